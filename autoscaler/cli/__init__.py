@@ -1,0 +1,1 @@
+"""The command line: reads arguments, calls the shells, prints. Holds no rule of its own."""

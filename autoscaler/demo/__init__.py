@@ -1,0 +1,1 @@
+"""The embedded default: a stand-in model server, recorded traffic, a live view."""

@@ -1,0 +1,1 @@
+"""The words: frozen values, and nothing that reaches outside the process."""

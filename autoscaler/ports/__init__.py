@@ -1,0 +1,1 @@
+"""What the loop asks of the world: one Protocol a file."""

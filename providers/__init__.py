@@ -1,0 +1,1 @@
+"""Thin translations between a port and one vendor, one file each, found by entry point, never imported by name."""

@@ -1,0 +1,1 @@
+"""What spreads the requests: each module is one `Balancer`."""

@@ -1,0 +1,1 @@
+"""Where memory survives: each module is one `Ledger`."""

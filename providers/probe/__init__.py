@@ -1,0 +1,1 @@
+"""How a replica is asked whether it is ready: each module is one `Probe`."""

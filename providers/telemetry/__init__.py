@@ -1,0 +1,1 @@
+"""Where the load is read: each module is one `Telemetry`."""
