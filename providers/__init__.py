@@ -1,1 +1,4 @@
-"""Thin translations between a port and one vendor, one file each, found by entry point, never imported by name."""
+"""Thin translations between a port and one vendor, one file each.
+
+Found by entry point, never imported by name. What several need stands in `providers._shared`.
+"""
