@@ -2,6 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 
 # The first interpreter that runs and is new enough; `make PYTHON=/path/to/python3.12 …` overrides it.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \

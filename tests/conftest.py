@@ -12,11 +12,22 @@ settings.register_profile(
 settings.load_profile("house")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def _fail_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
     """With CI=true, turn a skip into a failure: CI installs what the tests need, so nothing is missing."""
-    report = yield
     if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped, and CI skips nothing: {report.longrepr}"
+        report.longrepr = f"{report.nodeid} was skipped, and CI skips nothing: {report.longrepr}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_skip_in_ci(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_skip_in_ci(report)
     return report
