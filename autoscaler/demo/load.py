@@ -239,7 +239,7 @@ def read_options(arguments: list[str] | None) -> LoadOptions:
     """Read the command line. Exits with code 2 on bad usage. Raises TraceError."""
     parser = argparse.ArgumentParser(
         prog="python -m autoscaler.demo.load",
-        description="Replay recorded arrivals, open-loop, without retries; times are divided by --time-scale.",
+        description="Replay recorded arrivals, open-loop, no retries. Times are divided by --time-scale.",
     )
     option = parser.add_argument
     option("--url", required=True, help="the balancer, as http://HOST:PORT")
@@ -255,6 +255,8 @@ def read_options(arguments: list[str] | None) -> LoadOptions:
     for name in ("time_scale", "timeout_s", "length_s"):
         if not getattr(found, name) > 0:
             parser.error(f"--{name.replace('_', '-')}: found {getattr(found, name):g}, allowed is above 0")
+    if not found.url.startswith(("http://", "https://")):
+        parser.error(f"--url: found {found.url!r}, allowed is http://HOST:PORT")
     arrivals = read_trace(found.trace or shipped_trace())
     if found.half is not None:
         arrivals = half(arrivals, found.half)

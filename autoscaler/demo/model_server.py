@@ -74,11 +74,15 @@ class ModelServer:
         self._replies = 0
         self._open: set[asyncio.Transport] = set()
 
+    def stop(self) -> None:
+        """End as on SIGTERM."""
+        self._asked_to_stop.set()
+
     async def run(self) -> None:
         """Load, serve until SIGTERM or SIGINT, then abort what is in flight, as vLLM does by default."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop.set)
+            loop.add_signal_handler(number, self.stop)
         self._stats.write()
         # vLLM binds first and listens once the engine is up: the port is taken, and refuses.
         with _bound(self._options) as listener:
@@ -311,7 +315,8 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(serve())
     except OSError as error:
-        print(f"model server on {options.host}:{options.port}: {error.strerror or error}", file=sys.stderr)
+        what = error.filename or f"{options.host}:{options.port}"
+        print(f"model server: {what}: {error.strerror or error}", file=sys.stderr)
         return _EXIT_PORT_TAKEN
     return 0
 
