@@ -181,10 +181,12 @@ class ContinuousBatch:
         return emissions
 
     def _end_decode_run(self, step: _Step, now_s: float, emissions: list[Emission]) -> float:
-        """Settle as many equal decode steps at once as fit before `now_s` or the first last token."""
+        """Settle as many equal steps at once as end by `now_s`, unless a prompt joins or a sequence ends."""
         itl_s = step.ends_s - step.started_s
-        steps = min(s.output_tokens - s.emitted for s in self._decoding)
-        steps = max(1, min(steps, int((now_s - step.started_s) / itl_s)))
+        steps = 1
+        if not self._prefilling and not (self._waiting and self._has_room(self._waiting[0])):
+            left = min(s.output_tokens - s.emitted for s in self._decoding)
+            steps = max(1, min(left, int((now_s - step.started_s) / itl_s)))
         ended_s = step.started_s + steps * itl_s
         run = [Emission(s, steps, ended_s) for s in self._decoding]
         self._book(run)

@@ -96,13 +96,17 @@ class ModelServer:
             await runner.setup()
             site = web.SockSite(runner, listener)
             work = asyncio.create_task(self._live(site))
-            await self._asked_to_stop.wait()
+            stopped = asyncio.create_task(self._asked_to_stop.wait())
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
             self._stopping = True
             work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            stopped.cancel()
+            ends = await asyncio.gather(work, stopped, return_exceptions=True)
             for transport in list(self._open):
                 transport.abort()
             await runner.cleanup()
+        if isinstance(ends[0], OSError):  # another process listened on the port first
+            raise ends[0]
         self._stats.stats.exited_at = time.time()
         self._stats.write_if_possible()
 
@@ -304,7 +308,7 @@ def _bound(options: ServerOptions) -> socket.socket:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until told to stop. Exit codes: 0 fine, 2 bad usage, 3 the port or the stats file cannot be had."""
+    """Run until told to stop. Exit codes: 0 fine, 2 bad usage, 3 no port or no stats file to be had."""
     options = read_options(arguments)
     started_at = psutil.Process().create_time()
 
