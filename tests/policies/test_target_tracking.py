@@ -167,7 +167,7 @@ def test_more_load_never_lowers_the_target(
         ({"signal": "gpu_utilization", "target": 75}, "target: found 75, allowed for gpu_utilization"),
         ({"signal": "queue_length", "target": 4, "tolerance": 1}, "tolerance: found 1"),
         ({"signal": "queue", "target": 4}, "signal"),
-        ({"signal": "queue_length", "target": 4, "tolerence": 0.1}, "tolerence"),
+        ({"signal": "queue_length", "target": 4, "tolerances": 0.1}, "tolerances"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_in_words(settings: dict[str, object], says: str) -> None:
