@@ -47,8 +47,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """Units by what they are good for.
 
     `in_service`: admitted everywhere; `taking`: of these, the balancer says yes; `on_the_way`: requested to ready;
-    `held` = in_service + on_the_way; `draining`, `lost`; `existing`: all that lives or launches and is paid, incl.
-    draining.
+    `leaving`: of both, marked by an operator to be replaced; `held` = in_service + on_the_way - leaving;
+    `draining`; `lost`; `existing`: all that lives or launches and is paid, leaving ones included.
     """
 
     in_service: float = 0.0
@@ -57,11 +57,12 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     draining: float = 0.0
     lost: float = 0.0
     existing: float = 0.0
+    leaving: float = 0.0
 
     @property
     def held(self) -> float:
         """Capacity that serves or will serve without another decision, units."""
-        return self.in_service + self.on_the_way
+        return self.in_service + self.on_the_way - self.leaving
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):

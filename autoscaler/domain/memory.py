@@ -73,6 +73,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     recalls: int = 0
     terminating_since: Instant | None = None
     replace: bool = False
+    adopted: bool = False
     failing_since: Instant | None = None
     missing_since: Instant | None = None
 

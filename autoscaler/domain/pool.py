@@ -125,7 +125,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadyRule(msgspec.Struct, frozen=True, kw_only=True):
-    """When a replica is ready: after `passes` checks in a row in one boot; `give_up_after` seconds without is failure."""
+    """When a replica is ready: after `passes` checks in a row in one boot; `give_up_after` s without it: failed."""
 
     passes: int = 2
     give_up_after: Duration = Duration(1200.0)

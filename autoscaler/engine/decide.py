@@ -1,0 +1,209 @@
+"""decide(): the one function of the product; the daemon, plan, the simulator and replay are shells around it.
+
+Does: values in, decision out: reconcile, judge, ask, size, plan, explain, remember. Does not: I/O, clock, random.
+Invariant: pure. Two calls with equal arguments return equal decisions, whatever the order of replicas (law 13).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from autoscaler.domain.base import Instant, elapsed
+from autoscaler.domain.decision import Calendar, Decision, Observation, Opinion, Reason, Situation
+from autoscaler.domain.lifecycle import HELD, Phase
+from autoscaler.domain.load import Signal, TrustVerdict
+from autoscaler.domain.memory import Memory, OpenLaunch
+from autoscaler.domain.pool import Pool
+from autoscaler.domain.replica import Traffic
+from autoscaler.engine import explain, launches, opinions, placing, planner, reconcile, sizing, trust
+from autoscaler.engine.launches import Launches
+from autoscaler.engine.opinions import EPSILON
+from autoscaler.engine.planner import Draft
+from autoscaler.engine.sizing import Question, Sized
+from autoscaler.ports.policy import Policy
+
+replace = msgspec.structs.replace
+
+
+def decide(
+    pool: Pool, policies: Sequence[Policy], memory: Memory, observation: Observation, calendar: Calendar
+) -> Decision:
+    """The decision of one tick. Raises InvariantBroken on a bug of ours, never on what the world does."""
+    joined = reconcile.join(pool, memory, observation)
+    book = launches.settle(pool, memory, observation)
+    launches.count_loads(book, pool, joined.load_failures, joined.became_ready, observation.now)
+    capacity = reconcile.capacity_of(joined, book.requested_units(pool))
+    serving = sum(1 for one in joined.replicas if one.phase is Phase.IN_SERVICE)
+    needed: frozenset[Signal] = frozenset().union(*(policy.signals() for policy in policies))
+    verdict = trust.judge(pool, observation, needed, serving, memory.blind_since)
+    situation = Situation(
+        now=observation.now, capacity=capacity, load=observation.load, trust=verdict, replicas=tuple(joined.replicas)
+    )
+    asked = opinions.ask(pool, policies, memory, situation, calendar)
+    composed = opinions.compose(asked)
+    unhealthy = planner.unhealthy_share(joined)
+    question = Question(
+        pool=pool, memory=memory, observation=observation, composed=composed, trust=verdict, capacity=capacity,
+        unhealthy=unhealthy, blind=_blind(pool, observation),
+    )  # fmt: skip
+    sized = sizing.size(question)
+    draft = Draft(pool=pool, memory=memory, observation=observation, joined=joined)
+    planner.keep_members(draft)
+    _end_what_must_end(draft, book, unhealthy)
+    opened = _change_size(draft, book, sized, capacity.existing)
+    past = _Past(sized=sized, opened=opened, asked=asked, verdict=verdict, calendar=calendar)
+    next_memory = _remember(draft, book, past)
+    decision = Decision(
+        pool=pool.name, at=observation.now, sequence=next_memory.sequence, trust=verdict, opinions=asked,
+        capacity=capacity, wanted=composed.wanted, target=sized.target, reason=sized.reason,
+        blocks=(*sized.blocks, *draft.blocks), alarms=_alarms(draft, book), plan=tuple(draft.actions),
+        replicas=situation.replicas, sentence="", memory=next_memory,
+    )  # fmt: skip
+    return replace(decision, sentence=explain.sentence(pool, decision))
+
+
+def _blind(pool: Pool, observation: Observation) -> str:
+    """Which source could not be read; a blind source holds the pool's scale-in."""
+    blind = sorted({one.compute for one in pool.offers} - set(observation.computes))
+    blind += sorted({one.name for one in pool.balancers} - set(observation.balancers))
+    for view in observation.computes.values():
+        blind += [f"zone {zone}" for zone in sorted(view.unreachable_zones)]
+    return f"cannot see {', '.join(blind)}" if blind else ""
+
+
+def _end_what_must_end(draft: Draft, book: Launches, unhealthy: str) -> None:
+    """Everything that ends whatever the load: failed replicas, failed loads, finished drains."""
+    planner.replace_lost(draft, unhealthy)
+    failed = planner.end_failed_loads(draft)
+    launches.count_loads(book, draft.pool, failed, [], draft.now)
+    planner.finish_drains(draft)
+
+
+def _change_size(draft: Draft, book: Launches, sized: Sized, existing: float) -> list[OpenLaunch]:
+    """Send what is open, then move towards the target; returns the launches opened now."""
+    held = _held(draft, book)
+    draft.actions += [launches.order_of(one) for one in book.open if launches.resendable(one, draft.observation)]
+    short = sized.target - held
+    site = placing.Site(
+        pool=draft.pool, now=draft.now, token_prefix=f"{draft.memory.epoch}-{draft.memory.sequence + 1}",
+        replicas=draft.joined.replicas, book=book, existing=existing, visible=draft.joined.visible,
+    )  # fmt: skip
+    if short > EPSILON:
+        won = planner.recall(draft, short)
+        won += placing.start_standby(site, short - won)
+        won += placing.place(site, short - won) if short - won > EPSILON else 0.0
+        if won:
+            draft.last_out_at = draft.now
+    elif short < -EPSILON:
+        gone = _withdraw(draft, book, -short)
+        gone += planner.scale_in(draft, -short - gone, sized.floor) if -short - gone > EPSILON else 0.0
+        if gone:
+            draft.last_in_at = draft.now
+    planner.replace_marked(draft, sized.target)
+    draft.actions += site.actions
+    draft.blocks += site.blocks
+    return site.launched
+
+
+def _held(draft: Draft, book: Launches) -> float:
+    """Units that serve or will, after what this plan already ends, less what is marked for replacement."""
+    held = book.requested_units(draft.pool)
+    for replica in draft.joined.replicas:
+        intent = draft.intent(replica.id)
+        if intent.phase in HELD and not intent.replace:
+            held += replica.units
+    return held
+
+
+def _withdraw(draft: Draft, book: Launches, units: float) -> float:
+    """Take back launches that have shown no machine yet, newest first."""
+    won = 0.0
+    for index in range(len(book.open) - 1, -1, -1):
+        launch = book.open[index]
+        offer = draft.pool.offer(launch.placement.offer)
+        weight = book.missing[launch.token] * (offer.capacity if offer else 1)
+        whole = book.missing[launch.token] == launch.count
+        if launch.withdrawn or not whole or won + weight > units + EPSILON:
+            continue
+        book.open[index] = replace(launch, withdrawn=True)
+        draft.actions = [one for one in draft.actions if one.key != f"launch:{launch.token}"]
+        draft.actions.append(launches.withdrawal_of(launch))
+        won += weight
+    return won
+
+
+def _alarms(draft: Draft, book: Launches) -> tuple[Reason, ...]:
+    """What a person should look at: from reconciling, from launches, and breakers that are open."""
+    alarms = [*draft.joined.alarms, *book.alarms]
+    for name, breaker in sorted(book.breakers.items()):
+        if breaker.tripped:
+            alarms.append(
+                Reason(
+                    code="breaker_tripped",
+                    facts={"offer": name, "failures": breaker.failures, "why": breaker.last_failure},
+                )
+            )
+    alarms += [
+        Reason(code="source_fault", facts={"source": one.source, "detail": one.fault.detail})
+        for one in draft.observation.faults
+    ]
+    alarms += [
+        Reason(code="no_traffic", facts={"replica": one.id})
+        for one in draft.joined.replicas
+        if one.phase is Phase.IN_SERVICE
+        and one.taking_traffic is Traffic.NO
+        and elapsed(one.since, draft.now) > draft.pool.settle + draft.pool.pace.tick
+    ]
+    return tuple(alarms)
+
+
+class _Past(msgspec.Struct):
+    """What this tick concluded, for the next Memory."""
+
+    sized: Sized
+    opened: list[OpenLaunch]
+    asked: tuple[Opinion, ...]
+    verdict: TrustVerdict
+    calendar: Calendar
+
+
+def _remember(
+    draft: Draft,
+    book: Launches,
+    past: _Past,
+) -> Memory:
+    """The next Memory: everything the next tick or a crash needs, nothing else."""
+    memory, now = draft.memory, draft.now
+    month = past.calendar.utc[:7]
+    spent = memory.spend_usd if month == memory.spend_month else 0.0
+    return replace(
+        memory,
+        sequence=memory.sequence + 1,
+        last_at=now,
+        history_since=past.sized.history_since,
+        launches=(*book.open, *past.opened),
+        intents=draft.joined.intents,
+        window=past.sized.window,
+        last_out_at=draft.last_out_at or memory.last_out_at,
+        last_in_at=draft.last_in_at or memory.last_in_at,
+        marks=book.marks,
+        breakers=book.breakers,
+        carries={one.policy: one.recommendation.carry for one in past.asked if one.recommendation.carry},
+        blind_since=past.verdict.blind_since,
+        replace_paced_at=draft.paced_at or memory.replace_paced_at,
+        throttled_until=book.throttled_until,
+        spend_usd=spent + _spend_since(draft, memory.last_at, now),
+        spend_month=month,
+        cut_total=memory.cut_total + draft.cut,
+    )
+
+
+def _spend_since(draft: Draft, last: Instant | None, now: Instant) -> float:
+    """US dollars spent since the last tick, at the prices of the offers."""
+    if last is None:
+        return 0.0
+    machines = {one.instance: one.usd_per_h for one in draft.joined.replicas if one.phase is not Phase.STANDBY}
+    return math.fsum(machines.values()) * max(0.0, elapsed(last, now)) / 3600.0

@@ -1,0 +1,170 @@
+"""Open launches, marks and breakers: what became of what was asked for.
+
+Does: close each launch on machines that carry its token, a definite refusal, or expiry; mark placements without
+capacity; count failed loads. Does not: plan new launches (engine.planner does).
+Invariant: a launch that is not closed is sent again with the same token and never planned again (law 6).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from autoscaler.domain.base import NEVER, Duration, Instant, Token, after
+from autoscaler.domain.decision import Launch, Observation, Outcome, OutcomeStatus, Reason, Withdraw
+from autoscaler.domain.faults import Fault, FaultKind
+from autoscaler.domain.memory import Breaker, Mark, Memory, OpenLaunch
+from autoscaler.domain.pool import Pool
+from autoscaler.domain.replica import LaunchStatus
+
+replace = msgspec.structs.replace
+
+#: A quota is lifted by people, not by waiting: its mark stands this many times longer than one for no capacity.
+QUOTA_MARK_FACTOR = 10
+
+
+class Launches(msgspec.Struct, kw_only=True):
+    """Working result: launches still open with their missing machines, next marks, breakers, throttle, alarms."""
+
+    open: list[OpenLaunch] = []
+    missing: dict[Token, int] = {}
+    marks: dict[str, Mark] = {}
+    breakers: dict[str, Breaker] = {}
+    throttled_until: Instant = NEVER
+    alarms: list[Reason] = []
+
+    def requested_units(self, pool: Pool) -> float:
+        """Units asked for of which no machine shows yet."""
+        total = 0.0
+        for launch in self.open:
+            offer = pool.offer(launch.placement.offer)
+            total += self.missing[launch.token] * (offer.capacity if offer else 1)
+        return total
+
+
+def settle(pool: Pool, memory: Memory, observation: Observation) -> Launches:
+    """Update launches, marks and the throttle from what was seen and from the outcomes of the last tick."""
+    now = observation.now
+    book = Launches(
+        marks={key: mark for key, mark in memory.marks.items() if mark.until > now},
+        breakers=dict(memory.breakers),
+        throttled_until=memory.throttled_until,
+    )
+    shown: dict[Token, int] = {}
+    for view in observation.computes.values():
+        for instance in view.instances:
+            shown[instance.token] = shown.get(instance.token, 0) + 1
+    outcomes = {outcome.action.key: outcome for outcome in observation.outcomes}
+    for launch in memory.launches:
+        _settle_one(book, pool, observation, launch, shown.get(launch.token, 0), outcomes)
+    for outcome in observation.outcomes:
+        if outcome.fault is not None and outcome.fault.kind is FaultKind.THROTTLED:
+            wait = Duration(max(outcome.fault.retry_after_s, float(pool.pace.tick)))
+            book.throttled_until = Instant(max(book.throttled_until, after(now, wait)))
+    return book
+
+
+def _settle_one(
+    book: Launches,
+    pool: Pool,
+    observation: Observation,
+    launch: OpenLaunch,
+    shown: int,
+    outcomes: dict[str, Outcome],
+) -> None:
+    now = observation.now
+    missing = max(0, launch.count - shown)
+    if missing == 0:
+        return
+    offer = pool.offer(launch.placement.offer)
+    view = observation.computes.get(offer.compute) if offer else None
+    state = view.launches.get(launch.token) if view else None
+    outcome = outcomes.get(f"launch:{launch.token}")
+    fault = outcome.fault if outcome is not None else None
+    if state is not None and state.status is LaunchStatus.FAILED and state.fault is not None:
+        fault = state.fault
+    if fault is not None and fault.kind in (FaultKind.NO_CAPACITY, FaultKind.QUOTA_REACHED, FaultKind.REFUSED):
+        _refused(book, pool, launch, fault, now)
+        return
+    withdrawn = outcomes.get(f"withdraw:{launch.token}")
+    if launch.withdrawn and withdrawn is not None and withdrawn.status is OutcomeStatus.DONE:
+        return
+    if state is not None and state.status is LaunchStatus.DONE and len(state.ids) < launch.count and shown:
+        return  # fewer than asked is an answer; what is still needed is planned anew
+    if now >= launch.expires_at and f"launch:{launch.token}" not in observation.in_flight:
+        facts: dict[str, str | float | int] = {"token": launch.token, "placement": launch.placement.key}
+        book.alarms.append(Reason(code="launch_expired", facts=facts))
+        _count_failure(book, pool, launch.placement.offer, now, "no machine appeared before the launch deadline")
+        return
+    kept = launch
+    if outcome is not None and outcome.status in (OutcomeStatus.DONE, OutcomeStatus.ACCEPTED):
+        kept = replace(launch, accepted=True)
+    elif fault is not None:
+        wait = Duration(max(fault.retry_after_s, float(pool.pace.tick)))
+        kept = replace(launch, resend_after=after(now, wait))
+    book.open.append(kept)
+    book.missing[launch.token] = missing
+
+
+def _refused(book: Launches, pool: Pool, launch: OpenLaunch, fault: Fault, now: Instant) -> None:
+    """A definite no: mark what it is about, and nothing else (throttling and auth never mark a zone)."""
+    pace = pool.pace
+    facts: dict[str, str | float | int] = {"placement": launch.placement.key, "detail": fault.detail}
+    if fault.kind is FaultKind.NO_CAPACITY:
+        book.marks[launch.placement.key] = Mark(until=after(now, pace.no_capacity_memory), why=fault.detail)
+        book.alarms.append(Reason(code="no_capacity", facts=facts))
+    elif fault.kind is FaultKind.QUOTA_REACHED:
+        until = after(now, Duration(pace.no_capacity_memory * QUOTA_MARK_FACTOR))
+        book.marks[launch.placement.offer] = Mark(until=until, why=fault.detail)
+        book.alarms.append(Reason(code="quota_reached", facts=facts))
+    else:
+        _count_failure(book, pool, launch.placement.offer, now, fault.detail)
+        book.alarms.append(Reason(code="launch_refused", facts=facts))
+
+
+def _count_failure(book: Launches, pool: Pool, offer: str, now: Instant, why: str) -> None:
+    book.breakers[offer] = failed_again(pool, book.breakers.get(offer, Breaker()), now, why)
+
+
+def failed_again(pool: Pool, breaker: Breaker, now: Instant, why: str) -> Breaker:
+    """One more failed load in a row: the delay doubles, and a template that never became ready trips the breaker.
+
+    A tripped breaker lets one trial through each `backoff_max`; a template that works closes it (law 11).
+    """
+    pace = pool.pace
+    failures = breaker.failures + 1
+    tripped = not breaker.ever_ready and failures >= pace.breaker_after
+    doubled = min(float(pace.backoff_max), float(pace.backoff_first) * 2.0 ** min(failures - 1, 30))
+    wait = float(pace.backoff_max) if tripped else doubled
+    return replace(
+        breaker, failures=failures, retry_at=after(now, Duration(wait)), tripped=tripped, last_failure=why[:300]
+    )
+
+
+def count_loads(book: Launches, pool: Pool, failed: list[str], ready: list[str], now: Instant) -> None:
+    """Feed what reconciling saw of loads into the breakers: one failure an offer a tick, a success resets."""
+    for offer in sorted(set(failed) - set(ready)):
+        _count_failure(book, pool, offer, now, "the machine ended before its model had loaded")
+    for offer in sorted(set(ready)):
+        book.breakers[offer] = Breaker(ever_ready=True)
+
+
+def resendable(launch: OpenLaunch, observation: Observation) -> bool:
+    """Whether an open launch must be sent (again) in this tick: not accepted, not in flight, not backing off."""
+    in_flight = f"launch:{launch.token}" in observation.in_flight
+    return not (launch.accepted or launch.withdrawn or in_flight) and observation.now >= launch.resend_after
+
+
+def order_of(launch: OpenLaunch) -> Launch:
+    """The action that sends an open launch; equal for every attempt."""
+    return Launch(
+        token=launch.token,
+        placement=launch.placement,
+        count=launch.count,
+        total_after=launch.total_after,
+        request=launch.request,
+    )
+
+
+def withdrawal_of(launch: OpenLaunch) -> Withdraw:
+    """The action that takes an open launch back."""
+    return Withdraw(token=launch.token, placement=launch.placement)

@@ -1,0 +1,162 @@
+"""From a wanted size to the size that may be aimed at now: trust, directives, stabilisation, cooldown, steps.
+
+Does: apply everything that holds a pool back, and say each thing that did. Does not: choose machines or placements.
+Invariant: dwell is measured in time, never in ticks; a scale-in needs every guard to agree, a floor needs none.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from autoscaler.domain.base import Duration, Instant, elapsed
+from autoscaler.domain.decision import Capacity, Fact, Observation, Reason
+from autoscaler.domain.directives import Pause
+from autoscaler.domain.load import Trust, TrustVerdict
+from autoscaler.domain.memory import Memory, Wanted
+from autoscaler.domain.pool import Pool
+from autoscaler.engine.opinions import EPSILON, Composed
+
+#: A silence of more than this many ticks counts as a restart: what happened meanwhile is not known.
+GAP_TICKS = 3
+
+
+class Sized(msgspec.Struct, kw_only=True, frozen=True):
+    """The size to aim at, why, what held it back, and the clocks for the next tick.
+
+    `floor`: units that may be filled without regard to pace.
+    """
+
+    target: int
+    floor: int
+    reason: Reason
+    blocks: tuple[Reason, ...]
+    window: tuple[Wanted, ...]
+    history_since: Instant
+
+
+class Question(msgspec.Struct, kw_only=True, frozen=True):
+    """What sizing is asked about, in one value. `unhealthy`: why nothing may be scaled in for health's sake, or ""."""
+
+    pool: Pool
+    memory: Memory
+    observation: Observation
+    composed: Composed
+    trust: TrustVerdict
+    capacity: Capacity
+    unhealthy: str = ""
+    blind: str = ""
+
+
+def size(question: Question) -> Sized:
+    """The target in units."""
+    pool, now = question.pool, question.observation.now
+    current = math.floor(question.capacity.held + EPSILON)
+    floor = _floor(pool, question.observation)
+    wanted, reason = _trusted(question, current)
+    wanted = min(max(wanted, floor), pool.bounds.max)
+    since = history_since(pool, question.memory, now)
+    window = _window(pool, question.memory, now, wanted)
+    blocks: list[Reason] = []
+    if wanted > current:
+        target = _outwards(question, current, wanted, floor, blocks)
+    elif wanted < current:
+        target = _inwards(question, current, wanted, window, since, blocks)
+    else:
+        target = current
+    return Sized(target=target, floor=floor, reason=reason, blocks=tuple(blocks), window=window, history_since=since)
+
+
+def history_since(pool: Pool, memory: Memory, now: Instant) -> Instant:
+    """Since when ticks have followed each other without a gap (law 8)."""
+    if memory.history_since is None or memory.last_at is None:
+        return now
+    gap = elapsed(memory.last_at, now)
+    return now if gap > GAP_TICKS * pool.pace.tick else memory.history_since
+
+
+def _floor(pool: Pool, observation: Observation) -> int:
+    at_least = observation.directives.at_least
+    asked = at_least.units if at_least is not None and at_least.until > observation.now else 0
+    return min(pool.bounds.max, max(pool.bounds.min, asked))
+
+
+def _trusted(question: Question, current: int) -> tuple[int, Reason]:
+    """The wanted size after the telemetry verdict; the present size where nothing may be concluded."""
+    composed, trust = question.composed, question.trust
+    if composed.broken is not None:
+        return current, composed.broken
+    if trust.level is Trust.FALLBACK and question.pool.bounds.fallback is not None:
+        fallback = question.pool.bounds.fallback
+        return max(current, fallback), Reason(code="fallback", facts={"size": fallback, "why": trust.why})
+    if trust.level is Trust.HOLD:
+        return current, Reason(code="telemetry_hold", facts={"why": trust.why})
+    if composed.wanted is None:
+        return current, composed.reason
+    if trust.level is not Trust.TRUST and composed.wanted < current:
+        return current, Reason(code="up_only", facts={"why": trust.why, "wanted": composed.wanted})
+    return composed.wanted, composed.reason
+
+
+def _window(pool: Pool, memory: Memory, now: Instant, wanted: int) -> tuple[Wanted, ...]:
+    """The stabilisation window as its running maxima: older entries that a later, larger one hides are dropped."""
+    horizon = pool.pace.scale_in.stabilization
+    kept = [one for one in memory.window if elapsed(one.at, now) < horizon and one.units > wanted]
+    return (*kept, Wanted(at=now, units=wanted))
+
+
+def _outwards(question: Question, current: int, wanted: int, floor: int, blocks: list[Reason]) -> int:
+    pool, now = question.pool, question.observation.now
+    pace = pool.pace.scale_out
+    if question.observation.directives.pause in (Pause.OUT, Pause.BOTH):
+        blocks.append(Reason(code="paused", facts={"direction": "out"}))
+        return current
+    wait = _remaining(question.memory.last_out_at, pace.cooldown, now)
+    if wait > 0:
+        if floor < wanted:
+            blocks.append(Reason(code="cooldown_out", facts={"for_s": wait}))
+        return max(current, min(floor, wanted))
+    step = max(pace.max_step, math.floor(pace.max_growth * current + EPSILON))
+    allowed = max(current + step, floor)
+    if wanted > allowed:
+        blocks.append(Reason(code="step_limit_out", facts={"step": step, "wanted": wanted}))
+    return min(wanted, allowed)
+
+
+def _inwards(
+    question: Question, current: int, wanted: int, window: tuple[Wanted, ...], since: Instant, blocks: list[Reason]
+) -> int:
+    """A scale-in passes only when no guard objects; each that does is told."""
+    pool, now = question.pool, question.observation.now
+    pace = pool.pace.scale_in
+    if question.observation.directives.pause in (Pause.IN, Pause.BOTH):
+        blocks.append(Reason(code="paused", facts={"direction": "in"}))
+    for code, text in (("unhealthy_share", question.unhealthy), ("blind", question.blind)):
+        if text:
+            blocks.append(Reason(code=code, facts={"why": text}))
+    if question.composed.veto is not None:
+        facts: dict[str, Fact] = {"by": question.composed.veto.code, **question.composed.veto.facts}
+        blocks.append(Reason(code="vetoed", facts=facts))
+    short = pace.stabilization - elapsed(since, now)
+    if short > 0:
+        blocks.append(Reason(code="no_history", facts={"for_s": short}))
+    highest = max(window, key=lambda one: (one.units, one.at))
+    stable = max(wanted, highest.units)
+    if stable >= current:
+        left = pace.stabilization - elapsed(highest.at, now)
+        blocks.append(Reason(code="stabilising", facts={"highest": highest.units, "for_s": left}))
+    wait = _remaining(question.memory.last_in_at, pace.cooldown, now)
+    if wait > 0:
+        blocks.append(Reason(code="cooldown_in", facts={"for_s": wait}))
+    if blocks:
+        return current
+    target = max(stable, current - pace.max_step)
+    if target > stable:
+        blocks.append(Reason(code="step_limit_in", facts={"step": pace.max_step, "wanted": wanted}))
+    return target
+
+
+def _remaining(last: Instant | None, cooldown: Duration, now: Instant) -> float:
+    """Seconds of a cooldown still to go; 0 when it is over or never began."""
+    return 0.0 if last is None else max(0.0, cooldown - elapsed(last, now))

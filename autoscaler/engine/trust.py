@@ -1,0 +1,101 @@
+"""The telemetry verdict of a tick: what readings may cause (law 5).
+
+Does: turn age, coverage, absence and suspicious zeros into one Trust and the set of usable signals.
+Does not: look at values beyond zero, or choose a size.
+Invariant: blind, stale, failing or partial telemetry never allows a scale-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from autoscaler.domain.base import Duration, Instant, elapsed
+from autoscaler.domain.decision import Observation
+from autoscaler.domain.load import Idleness, Kind, LoadSample, Reading, ReadingState, Signal, Trust, TrustVerdict
+from autoscaler.domain.pool import Pool
+
+#: Share of the replicas in service that must have answered for a scale-in to be thinkable.
+COVERAGE_MIN: Final = 0.9
+
+
+def judge(
+    pool: Pool, observation: Observation, needed: frozenset[Signal], serving: int, blind_since: Instant | None
+) -> TrustVerdict:
+    """One verdict a tick. `needed`: signals that the policies read; `serving`: replicas in service."""
+    if not needed:
+        return TrustVerdict(level=Trust.TRUST, why="no policy needs telemetry")
+    if serving == 0:
+        return TrustVerdict(level=Trust.HOLD, why="nothing is in service yet, so there is nothing to measure")
+    now = observation.now
+    sample = observation.load
+    trouble = _blindness(pool, observation, needed)
+    if trouble or sample is None:
+        since = now if blind_since is None else blind_since
+        return _blind(pool, now, since, trouble or "telemetry gave no sample")
+    return _partial(sample, needed)
+
+
+def _blindness(pool: Pool, observation: Observation, needed: frozenset[Signal]) -> str:
+    """Why telemetry as a whole says nothing; empty when it says something."""
+    sample = observation.load
+    if sample is None:
+        said = [one.fault.detail for one in observation.faults if one.source == "telemetry"]
+        return f"telemetry failed: {said[0]}" if said else "telemetry gave no sample"
+    age = elapsed(sample.at, observation.now)
+    if age > pool.pace.stale_after:
+        return f"telemetry is {age:.0f} s old (stale after {pool.pace.stale_after:.0f} s)"
+    readings = _asked(sample, needed)
+    if not any(one.state is not ReadingState.ABSENT for one in readings):
+        return f"no signal could be read: {_first_detail(readings)}"
+    return _outage_of_zeros(readings, sample.idleness)
+
+
+def _outage_of_zeros(readings: list[Reading], idleness: Idleness) -> str:
+    """All zero is idle only when the families are there, no counter went back, and no arrival is unaccounted for."""
+    values = [one.value for one in readings if one.state is ReadingState.OK and one.kind is not Kind.QUANTILE]
+    if not values or any(value != 0 for value in values):
+        return ""
+    if not idleness.families_present:
+        return "every value is 0 and metric families are missing: an outage of the source, not an idle pool"
+    if idleness.counter_went_back:
+        return "every value is 0 and a counter went back: an outage of the source, not an idle pool"
+    arrived, completed = idleness.arrivals, idleness.completions
+    if arrived is not None and completed is not None and arrived > completed:
+        return f"every value is 0 yet {arrived - completed:.0f} requests arrived that never ended: an outage"
+    return ""
+
+
+def _blind(pool: Pool, now: Instant, since: Instant, why: str) -> TrustVerdict:
+    dark: Duration = elapsed(since, now)
+    if pool.bounds.fallback is not None and dark >= pool.pace.fallback_after:
+        level, why = Trust.FALLBACK, f"{why}; blind for {dark:.0f} s"
+    else:
+        level = Trust.HOLD
+    return TrustVerdict(level=level, why=why, blind_since=since)
+
+
+def _partial(sample: LoadSample, needed: frozenset[Signal]) -> TrustVerdict:
+    """Something is known: all of it allows both directions, a part only the way up."""
+    readings = _asked(sample, needed)
+    usable = frozenset(one.signal for one in readings if one.state is ReadingState.OK)
+    failed = sorted(
+        [one.signal.value for one in readings if one.state is ReadingState.ABSENT]
+        + [signal.value for signal in needed if signal not in sample.readings]
+    )
+    if failed:
+        return TrustVerdict(level=Trust.UP_ONLY, why=f"not readable: {', '.join(failed)}", usable=usable)
+    thin = [one for one in readings if one.expected and one.covered < COVERAGE_MIN * one.expected]
+    if thin:
+        worst = min(thin, key=lambda one: (one.covered / one.expected, one.signal.value))
+        why = f"{worst.signal.value} covers {worst.covered} of {worst.expected} replicas"
+        return TrustVerdict(level=Trust.UP_ONLY, why=why, usable=usable)
+    return TrustVerdict(level=Trust.TRUST, why="all signals read, fresh and complete", usable=usable)
+
+
+def _asked(sample: LoadSample, needed: Iterable[Signal]) -> list[Reading]:
+    return [sample.readings[signal] for signal in sorted(needed) if signal in sample.readings]
+
+
+def _first_detail(readings: list[Reading]) -> str:
+    return next((one.detail for one in readings if one.detail), "no detail")
