@@ -111,7 +111,6 @@ def _ledger(merged: dict[str, Any], base: Path) -> tuple[Choice | None, list[str
         checked, wrong = validate(modules.settings_type(module, kind, path), {**settings, "url": url}, "ledger")
     except ConfigError as error:
         return None, error.mistakes
-    wrong = [mistake.replace("ledger: ledger.", "ledger.", 1) for mistake in wrong]
     return (None, wrong) if checked is None else (Choice(kind=kind, settings=checked, path="ledger"), [])
 
 

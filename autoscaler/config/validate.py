@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from autoscaler.config.hints import Hint, allowed, hint_at, settings_of, to_pydantic
 from autoscaler.config.mistakes import at, is_secret_key, shown, unknown
-from autoscaler.domain.faults import InvariantBroken
+from autoscaler.domain.faults import ConfigError, InvariantBroken
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -45,6 +45,8 @@ def validate(
         return None, _told(struct_type, error, path, also)
     except Refusal as error:
         return None, [_refusal(error, mapping, path)]
+    except ConfigError as error:
+        return None, [mistake if mistake.startswith(path) else f"{path}: {mistake}" for mistake in error.mistakes]
     except (ValueError, TypeError, InvariantBroken) as error:
         return None, [_said_by_struct(struct_type, error, path)]
 

@@ -1,0 +1,196 @@
+"""The composition root: a Config becomes adapters, policies and a ledger. The only place where all parts meet.
+
+Does: build what the config names, share computes of one account, check what only adapters know. Does not: run anything.
+Invariant: build() does no network I/O and imports only the kinds that the config names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any, NamedTuple
+
+import msgspec
+
+from autoscaler.config import modules
+from autoscaler.config.modules import Group
+from autoscaler.config.schema import Choice, Config, PoolConfig
+from autoscaler.config.sections import build_policy
+from autoscaler.domain.base import PoolName
+from autoscaler.domain.faults import AutoscalerError, ConfigError
+from autoscaler.domain.load import LoadSample, Signal
+from autoscaler.domain.pool import BalancerTraits
+from autoscaler.ports.balancer import Balancer
+from autoscaler.ports.build import Context
+from autoscaler.ports.clock import Clock
+from autoscaler.ports.compute import Compute
+from autoscaler.ports.ledger import Ledger
+from autoscaler.ports.policy import Policy
+from autoscaler.ports.probe import Probe
+from autoscaler.ports.telemetry import Telemetry
+from autoscaler.runtime.parts import PoolParts
+
+#: What somebody's build() may raise for settings that pass their own checks.
+_BUILD_FAULTS = (
+    AutoscalerError,
+    ValueError,
+    TypeError,
+    ImportError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+)
+
+
+class Wired(NamedTuple):
+    """All that a daemon runs: its pools with their adapters, and the ledger."""
+
+    pools: list[PoolParts]
+    ledger: Ledger
+
+
+class NoTelemetry:
+    """Telemetry of a pool whose policies read no signal: it knows nothing, and says so."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def sample(self, signals: frozenset[Signal], replicas: object) -> LoadSample:
+        """An empty sample: nothing was asked for. Raises nothing."""
+        del signals, replicas
+        return LoadSample(at=self._clock.now(), detail="the pool has no telemetry")
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+class _Workshop:
+    """Builds the parts of all pools; keeps the computes that pools share."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._computes: dict[str, Compute] = {}
+        self.mistakes: list[str] = []
+
+    def made(self, group: Group, choice: Choice, pool: str = "", name: str = "", function: str = "build") -> Any:
+        """What the module's build() gives for this choice, or None with one more mistake."""
+        context = Context(
+            installation=self._config.installation,
+            state_dir=self._config.state_dir,
+            clock=self._clock,
+            pool=PoolName(pool),
+            name=name,
+        )
+        try:
+            module: Any = modules.load(group, choice.kind, choice.path)
+            return getattr(module, function)(choice.settings, context)
+        except ConfigError as error:
+            self.mistakes += error.mistakes
+        except _BUILD_FAULTS as error:
+            line = str(error).partition("\n")[0][:200] or type(error).__name__
+            self.mistakes.append(f"{choice.path}: {choice.kind} cannot be built: {line}; allowed: see its settings")
+        return None
+
+    def pool(self, config: PoolConfig) -> PoolParts | None:
+        """The parts of one pool, or None with its mistakes told."""
+        before = len(self.mistakes)
+        name = config.pool.name
+        for key, choice in config.computes.items():
+            if key not in self._computes:
+                self._computes[key] = self.made(Group.COMPUTE, choice, name=key)
+        balancers: dict[str, Balancer] = {
+            choice.name: self.made(Group.BALANCER, choice, name, choice.name) for choice in config.balancers
+        }
+        probe: Probe = self.made(Group.PROBE, config.probe, name)
+        telemetry: Telemetry = (
+            self.made(Group.TELEMETRY, config.telemetry, name) if config.telemetry else NoTelemetry(self._clock)
+        )
+        policies = tuple(self._policy(choice) for choice in config.policies)
+        if len(self.mistakes) > before:
+            return None
+        traits = tuple(self._traits(choice, balancers[choice.name]) for choice in config.balancers)
+        return PoolParts(
+            pool=msgspec.structs.replace(config.pool, balancers=traits),
+            policies=policies,
+            computes={key: self._computes[key] for key in config.computes},
+            balancers=balancers,
+            telemetry=telemetry,
+            probe=probe,
+            signals=frozenset[Signal]().union(*(policy.signals() for policy in policies)),
+            config_hash=config.config_hash,
+        )
+
+    def _traits(self, choice: Choice, balancer: Balancer) -> BalancerTraits:
+        traits = balancer.traits()
+        wanted = getattr(choice.settings, "strategy", None)
+        if wanted is not None and str(wanted) not in traits.strategies:
+            self.mistakes.append(
+                f"{choice.path}.strategy: found '{wanted}', which {choice.kind} lacks; "
+                f"allowed: {', '.join(traits.strategies)}"
+            )
+        return traits
+
+    def _policy(self, choice: Choice) -> Policy:
+        """Ours run inline; one from another distribution runs in a worker process with a deadline."""
+        policy = build_policy(choice)
+        if modules.is_ours(Group.POLICY, choice.kind):
+            return policy
+        return _in_worker(choice, policy)
+
+
+def _in_worker(choice: Choice, policy: Policy) -> Policy:
+    name = "autoscaler.runtime.foreign"
+    if importlib.util.find_spec(name) is None:
+        return policy
+    wrap: Any = importlib.import_module(name).WorkerPolicy
+    settings = msgspec.json.encode(choice.settings).decode()
+    worker: Policy = wrap(choice.kind, settings)
+    return worker
+
+
+def build(config: Config, clock: Clock, *, read_only: bool = False) -> Wired:
+    """Everything that `config` names; raises ConfigError with every mistake that only the modules can see.
+
+    `read_only`: the ledger makes no file and refuses writes (plan, status, explain).
+    """
+    workshop = _Workshop(config, clock)
+    pools = [workshop.pool(each) for each in config.pools]
+    ledger = _ledger(workshop, config.ledger, read_only=read_only)
+    if workshop.mistakes or ledger is None:
+        raise ConfigError(list(dict.fromkeys(workshop.mistakes)))
+    return Wired([parts for parts in pools if parts is not None], ledger)
+
+
+def build_ledger(config: Config, clock: Clock, *, read_only: bool) -> Ledger:
+    """The ledger alone, for commands that need no pool; raises ConfigError."""
+    workshop = _Workshop(config, clock)
+    ledger = _ledger(workshop, config.ledger, read_only=read_only)
+    if ledger is None:
+        raise ConfigError(workshop.mistakes)
+    return ledger
+
+
+def _ledger(workshop: _Workshop, choice: Choice, *, read_only: bool) -> Ledger | None:
+    """A ledger kind may have a `reader` beside `build`; one without is opened as it is and only read from."""
+    module = modules.load(Group.LEDGER, choice.kind, choice.path)
+    function = "reader" if read_only and hasattr(module, "reader") else "build"
+    ledger: Ledger | None = workshop.made(Group.LEDGER, choice, function=function)
+    return ledger
+
+
+def ledger_module(config: Config) -> Any:
+    """The ledger's module, for what is no port: hold, backup, restore."""
+    return modules.load(Group.LEDGER, config.ledger.kind, config.ledger.path)
+
+
+async def close(wired: Wired) -> None:
+    """Release every adapter once, then the ledger; machines and balancers stay as they are."""
+    closed: set[int] = set()
+    for parts in wired.pools:
+        for adapter in parts.adapters():
+            if id(adapter) not in closed:
+                closed.add(id(adapter))
+                await adapter.aclose()
+    await wired.ledger.aclose()
