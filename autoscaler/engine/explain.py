@@ -50,7 +50,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "no_capacity": "{placement} has no capacity: {detail}",
     "quota_reached": "{placement}: quota reached: {detail}",
     "launch_refused": "{placement}: launch refused: {detail}",
-    "breaker_tripped": "{offer}: breaker open: {failures} machines in a row never became ready ({why}); only rare trials",
+    "breaker_tripped": "{offer}: breaker open: {failures} machines in a row never got ready ({why}); only rare trials",
     "source_fault": "{source}: {detail}",
     "no_traffic": "{replica} is admitted but the balancer sends it nothing",
     # policies
