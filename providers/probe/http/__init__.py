@@ -93,6 +93,7 @@ class _Figures(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int | None = None
     tokens_total: float | None = None
     boot: str = ""
+    answered: bool = False
     detail: str = ""
 
 
@@ -127,7 +128,7 @@ class HttpProbe:
             reading = group.create_task(self._figures(endpoint))
         found, figures = looking.result(), reading.result()
         return ProbeVerdict(
-            alive=found.alive,
+            alive=found.alive or figures.answered,
             loaded=found.loaded,
             certain=found.certain,
             running=figures.running,
@@ -169,15 +170,16 @@ class HttpProbe:
         except NoAnswer as failure:
             return _Figures(detail=f"metrics: {failure.detail}")
         if answer.status != 200:
-            return _Figures(detail=f"metrics: HTTP {answer.status}")
+            return _Figures(answered=True, detail=f"metrics: HTTP {answer.status}")
         page = read_page(answer.body, self._wanted, answer.content_type)
         if page.fault:
-            return _Figures(detail=page.fault)
+            return _Figures(answered=True, detail=page.fault)
         started = total(page, PROCESS_START)
         return _Figures(
             running=_whole(total(page, preset.running)),
             waiting=_whole(total(page, preset.waiting)),
             tokens_total=sum_of(page, preset.progress),
+            answered=True,
             boot="" if started is None else f"{started:.2f}",
         )
 
