@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from providers._shared.presets import Generation
+from providers._shared.torchserve import field
 
 #: Most values that are made up for one input of Triton: an image of 1024 x 1024 x 3 is too large to send at each look.
 _VALUES_MAX: Final = 262_144
@@ -40,24 +41,24 @@ def triton_request(metadata: Any, model: str) -> tuple[str, bytes, str]:
     inputs, with every open dimension 1.
     """
     name = quote(model, safe="")
-    inputs = _get(metadata, "inputs")
+    inputs = field(metadata, "inputs")
     if not isinstance(inputs, list) or not inputs:
         return "", b"", "tells no inputs"
-    if any(_get(one, "name") == "text_input" for one in inputs):
+    if any(field(one, "name") == "text_input" for one in inputs):
         asked: dict[str, Any] = {"text_input": "a"}
-        if any(_get(one, "name") == "max_tokens" for one in inputs):
+        if any(field(one, "name") == "max_tokens" for one in inputs):
             asked["max_tokens"] = 1
         return f"/v2/models/{name}/generate", msgspec.json.encode(asked), ""
     filled = []
     for one in inputs:
-        shape, kind = _get(one, "shape"), str(_get(one, "datatype"))
+        shape, kind = field(one, "shape"), str(field(one, "datatype"))
         if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
             return "", b"", "tells an input without a shape"
         sizes = [max(1, size) for size in shape]
         if (count := math.prod(sizes)) > _VALUES_MAX:
             return "", b"", "has an input too large to make up: give generate_path and generate_body"
         value: Any = {"BYTES": "a", "BOOL": True}.get(kind, 1)
-        filled.append({"name": _get(one, "name"), "shape": sizes, "datatype": kind, "data": [value] * count})
+        filled.append({"name": field(one, "name"), "shape": sizes, "datatype": kind, "data": [value] * count})
     return f"/v2/models/{name}/infer", msgspec.json.encode({"inputs": filled}), ""
 
 
@@ -79,57 +80,33 @@ def what_is_wrong(body: bytes, document: Any, generation: Generation, *, own: bo
 
 def served_models(document: Any) -> list[str]:
     """The names that /v1/models lists."""
-    data = _get(document, "data")
-    names = [_get(one, "id") for one in data] if isinstance(data, list) else []
+    data = field(document, "data")
+    names = [field(one, "id") for one in data] if isinstance(data, list) else []
     return [name for name in names if isinstance(name, str) and name]
-
-
-def ready_workers(document: Any) -> tuple[str, int | None]:
-    """Why TorchServe's model is not loaded (empty when it is), and how many requests wait for it.
-
-    Every version that is shown must have its minimum of workers READY, and at least one.
-    """
-    if not isinstance(document, list) or not document:
-        return "the management port shows no model", None
-    waiting = 0
-    for version in document:
-        workers = _get(version, "workers")
-        states = [_get(one, "status") for one in workers] if isinstance(workers, list) else []
-        least = _get(version, "minWorkers")
-        needed = max(1, least if isinstance(least, int) else 1)
-        if states.count("READY") < needed:
-            return f"{states.count('READY')} of {needed} workers READY", None
-        pending = _get(_get(version, "jobQueueStatus"), "pendingRequests")
-        waiting += pending if isinstance(pending, int) else 0
-    return "", waiting
 
 
 def _has_choice(document: Any) -> bool:
     """Text, or a count of generated tokens: a lone end token or half a character has no text."""
-    choices = _get(document, "choices")
+    choices = field(document, "choices")
     if not isinstance(choices, list) or not choices:
         return False
-    text = _get(choices[0], "text")
+    text = field(choices[0], "text")
     if text is None:
-        text = _get(_get(choices[0], "message"), "content")
+        text = field(field(choices[0], "message"), "content")
     if isinstance(text, str) and text:
         return True
-    tokens = _get(_get(document, "usage"), "completion_tokens")
+    tokens = field(field(document, "usage"), "completion_tokens")
     return isinstance(text, str) and isinstance(tokens, int) and tokens >= 1
 
 
 def _has_generated(document: Any) -> bool:
     one = document[0] if isinstance(document, list) and document else document
-    text, tokens = _get(one, "generated_text"), _get(_get(one, "details"), "generated_tokens")
+    text, tokens = field(one, "generated_text"), field(field(one, "details"), "generated_tokens")
     return isinstance(text, str) and (bool(text) or (isinstance(tokens, int) and tokens >= 1))
 
 
 def _has_output(document: Any) -> bool:
-    if isinstance(_get(document, "text_output"), str):
+    if isinstance(field(document, "text_output"), str):
         return True
-    outputs = _get(document, "outputs")
-    return isinstance(outputs, list) and bool(outputs) and all(bool(_get(one, "data")) for one in outputs)
-
-
-def _get(document: Any, key: str) -> Any:
-    return document.get(key) if isinstance(document, dict) else None
+    outputs = field(document, "outputs")
+    return isinstance(outputs, list) and bool(outputs) and all(bool(field(one, "data")) for one in outputs)

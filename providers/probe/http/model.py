@@ -12,7 +12,8 @@ import msgspec
 
 from providers._shared.http_client import Answer, HttpClient, NoAnswer, address, json_of
 from providers._shared.presets import Generation, LoadedCheck, Preset
-from providers.probe.http.inference import ready_workers, request_for, served_models, triton_request, what_is_wrong
+from providers._shared.torchserve import model_path, pending_requests, why_not_ready
+from providers.probe.http.inference import request_for, served_models, triton_request, what_is_wrong
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +97,12 @@ class ModelCheck:
         return self._model or served[0], ""
 
     async def _workers(self, where: Where) -> tuple[str, int | None]:
-        path = self._named("/models/{}")
+        path = model_path(self._model or "")
         answer = await self._get(where, path, port=where.management_port)
         if answer.status != 200:
             return f"GET {path} (management): HTTP {answer.status}", None
-        return ready_workers(json_of(answer))
+        document = json_of(answer)
+        return why_not_ready(document), pending_requests(document)
 
     async def _generate(self, where: Where, model: str | None) -> str:
         """What is wrong with a minimal inference; empty when it has content."""

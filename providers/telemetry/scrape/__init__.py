@@ -2,7 +2,7 @@
 
 Does: fetch, remember each replica's counters over a window, and give readings. Does not: judge them (engine.trust
 does).
-Invariant: sample() never raises for what a replica does, and takes at most `timeout` seconds.
+Invariant: sample() never raises for what a replica does, and takes at most twice `timeout`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from autoscaler.domain.load import LoadSample, Signal
 from autoscaler.domain.replica import Endpoint
 from autoscaler.ports.build import Context
 from autoscaler.ports.clock import Clock
-from providers._shared.http_client import HttpClient, NoAnswer, address, headers_from_environment
+from providers._shared.http_client import Answer, HttpClient, NoAnswer, address, headers_from_environment, json_of
 from providers._shared.metrics_page import ACCEPT, Page, read_page
 from providers._shared.presets import PRESETS, mistake_in_preset, mistakes_in_ports
+from providers._shared.torchserve import model_path, pending_requests
 from providers.telemetry.scrape.look import GPU_NAMES, Look, read_counters, read_gauges, read_start, wanted_names
 from providers.telemetry.scrape.meter import Meter
 from providers.telemetry.scrape.readings import Looks, idleness_of, reading_of, replica_loads
@@ -33,15 +34,18 @@ if TYPE_CHECKING:
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to scrape. Durations in seconds.
 
-    `path`, `metrics_port`: where the page is, when not where the preset says. `window`: over which rates and quantiles
-    are taken; at least two ticks long, or every quantile is quiet. `timeout`: for one sample. `gpu_exporter_port`: of a
+    `model`: its name, needed for the queue of TorchServe, which only the management port tells; unused otherwise.
+    `path`, `metrics_port`, `management_port`: where they are, when not where the preset says. `window`: over
+    which rates and quantiles are taken; when ticks are further apart, they are taken from tick to tick. `timeout`: for one sample. `gpu_exporter_port`: of a
     GPU exporter (dcgm-exporter 9400, nvidia_gpu_exporter 9835) on each replica's host; all GPUs of a host count for
     each of its replicas. `concurrency`: pages fetched at a time. `headers`: a header's name to the environment variable
     that holds its value; `token_env`: the variable that holds a bearer token.
     """
 
     preset: str
+    model: str | None = None
     path: str | None = None
+    management_port: int | None = None
     metrics_port: int | None = None
     window: Duration = Duration(30.0)
     timeout: Duration = Duration(5.0)
@@ -65,7 +69,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ]
         if not 1 <= self.concurrency <= 256:
             mistakes.append(f"concurrency: found {self.concurrency}, allowed is 1 to 256")
-        mistakes += mistakes_in_ports({"metrics_port": self.metrics_port, "gpu_exporter_port": self.gpu_exporter_port})
+        mistakes += mistakes_in_ports(
+            {
+                "metrics_port": self.metrics_port,
+                "management_port": self.management_port,
+                "gpu_exporter_port": self.gpu_exporter_port,
+            }
+        )
         preset = PRESETS.get(self.preset)
         if preset is None:
             mistakes.append(mistake_in_preset(self.preset))
@@ -127,14 +137,16 @@ class Scrape:
         path = settings.path or self._preset.metrics_path or "/metrics"
         page = await self._page((endpoint.host, port, path), self._wanted, gates)
         at = self._clock.now()
+        pending = None if page.fault else await self._pending(endpoint, gates)
         gpu_page = None if exporter is None else await exporter
         if page.fault:
             return Look(replica=endpoint.replica, at=at, fault=page.fault)
+        gauges = read_gauges(page, gpu_page, self._preset)
         return Look(
             replica=endpoint.replica,
             at=at,
             gpu_fault="" if gpu_page is None else gpu_page.fault,
-            gauges=read_gauges(page, gpu_page, self._preset),
+            gauges=gauges if pending is None else {**gauges, Signal.QUEUE_LENGTH: float(pending)},
             counters=read_counters(page, self._preset),
             started=read_start(page),
         )
@@ -144,18 +156,28 @@ class Scrape:
         page = await self._page((host, port, self._settings.gpu_exporter_path), GPU_NAMES, gates)
         return Page(fault=f"GPU exporter: {page.fault}") if page.fault else page
 
+    async def _pending(self, endpoint: Endpoint, gates: asyncio.Semaphore) -> int | None:
+        """Requests in TorchServe's queue; None for other servers and when it does not say."""
+        port = self._settings.management_port or self._preset.management_port
+        if port is None or self._settings.model is None:
+            return None
+        answer = await self._fetch((endpoint.host, port, model_path(self._settings.model)), gates)
+        return None if isinstance(answer, str) else pending_requests(json_of(answer))
+
     async def _page(self, where: tuple[str, int, str], wanted: frozenset[str], gates: asyncio.Semaphore) -> Page:
-        """One page; the time waited for a gate counts, so that a sample ends in time whatever hangs."""
+        answer = await self._fetch(where, gates)
+        return Page(fault=answer) if isinstance(answer, str) else read_page(answer.body, wanted, answer.content_type)
+
+    async def _fetch(self, where: tuple[str, int, str], gates: asyncio.Semaphore) -> Answer | str:
+        """One answer, or why there is none; waiting for a gate counts, so that a sample ends in time whatever hangs."""
         try:
             async with asyncio.timeout(self._settings.timeout), gates:
                 answer = await self._client.get(address(*where), accept=ACCEPT)
         except TimeoutError:
-            return Page(fault=f"no answer within {self._settings.timeout:g} s")
+            return f"no answer within {self._settings.timeout:g} s"
         except NoAnswer as failure:
-            return Page(fault=failure.detail)
-        if answer.status != 200:
-            return Page(fault=f"GET {where[2]}: HTTP {answer.status}")
-        return read_page(answer.body, wanted, answer.content_type)
+            return failure.detail
+        return answer if answer.status == 200 else f"GET {where[2]}: HTTP {answer.status}"
 
 
 def build(settings: Settings, context: Context) -> Scrape:

@@ -42,7 +42,10 @@ class Meter:
 
     def __init__(self, window: Duration) -> None:
         self._window = window
-        self._forget()
+        self._raw: dict[str, Buckets] = {}
+        self._grown: dict[str, Buckets] = {}
+        self._marks: deque[_Mark] = deque()
+        self._started: float | None = None
 
     def advance(self, at: Instant, counters: Counters, started: float | None) -> bool:
         """Take in one look, at or after the last one; tells whether a counter or the whole process started again."""
@@ -69,10 +72,10 @@ class Meter:
         return Growth({edge: now - before.get(edge, 0.0) for edge, now in self._grown[family].items()}, over)
 
     def _forget(self) -> None:
-        self._raw: dict[str, Buckets] = {}
-        self._grown: dict[str, Buckets] = {}
-        self._marks: deque[_Mark] = deque()
-        self._started: float | None = None
+        self._raw.clear()
+        self._grown.clear()
+        self._marks.clear()
+        self._started = None
 
     def _grow(self, family: str, raw: Buckets) -> bool:
         last = self._raw.get(family)
