@@ -134,7 +134,7 @@ def _admin(section: AdminSection, token: str | None, base: Path) -> tuple[Admin 
         mistakes.append(f"admin.listen: found {shown(section.listen)}; allowed: HOST:PORT such as 127.0.0.1:9095")
         return None, mistakes
     host = found[1].strip("[]")
-    if token is None and not mistakes and not _is_loopback(host):
+    if token is None and not mistakes and not is_loopback(host):
         mistakes.append(
             f"admin.listen: found {shown(section.listen)}, which others can reach, without a token; allowed: "
             "a loopback address, or a token in AUTOSCALER_ADMIN_TOKEN or admin.token_file"
@@ -143,7 +143,8 @@ def _admin(section: AdminSection, token: str | None, base: Path) -> tuple[Admin 
     return (None, mistakes) if mistakes else (admin, [])
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
