@@ -21,14 +21,14 @@ from autoscaler.domain.replica import BalancerView, ComputeView, Endpoint, Probe
 Fact = str | float | int
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class Reason(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why, as a code and its numbers; engine.explain turns it into a sentence."""
 
     code: str
     facts: dict[str, Fact] = {}
 
 
-class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One policy's opinion in units of capacity.
 
     `target`: the size it wants; None: no opinion. `ceiling`: the most it allows; None: no limit. `veto_in`: it
@@ -43,7 +43,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     carry: str = ""
 
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Units by what they are good for.
 
     `in_service`: admitted everywhere; `taking`: of these, the balancer says yes; `on_the_way`: requested to ready;
@@ -65,7 +65,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_service + self.on_the_way - self.leaving
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class Situation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a policy sees: the observation after reconciling and judging it."""
 
     now: Instant
@@ -75,7 +75,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[Replica, ...]
 
 
-class Calendar(msgspec.Struct, frozen=True, kw_only=True):
+class Calendar(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The wall calendar of this tick, for policies that follow it: ISO 8601 text in UTC."""
 
     utc: str = ""
@@ -84,7 +84,7 @@ class Calendar(msgspec.Struct, frozen=True, kw_only=True):
 # --- the closed union of actions; `tag` keeps it closed in JSON too ---
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
+class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch"):
     """Ask the compute for `count` machines at one placement; `token` makes it idempotent."""
 
     token: Token
@@ -99,7 +99,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
         return f"launch:{self.token}"
 
 
-class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag="withdraw"):
+class Withdraw(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="withdraw"):
     """Take back a launch that has produced no machine."""
 
     token: Token
@@ -111,7 +111,7 @@ class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag="withdraw"):
         return f"withdraw:{self.token}"
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="start"):
     """Start a stopped machine of the standby."""
 
     instance: InstanceId
@@ -123,7 +123,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
         return f"start:{self.instance}"
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+class Stop(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="stop"):
     """Stop a drained machine and keep it as standby."""
 
     instance: InstanceId
@@ -135,7 +135,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
         return f"stop:{self.instance}"
 
 
-class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
+class Admit(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="admit"):
     """Put a ready replica into a balancer. Its check passed in boot `boot`."""
 
     endpoint: Endpoint
@@ -148,7 +148,7 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
         return f"admit:{self.balancer}:{self.endpoint.replica}"
 
 
-class Reweigh(msgspec.Struct, frozen=True, kw_only=True, tag="reweigh"):
+class Reweigh(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reweigh"):
     """Set a member's share of traffic."""
 
     endpoint: Endpoint
@@ -160,7 +160,7 @@ class Reweigh(msgspec.Struct, frozen=True, kw_only=True, tag="reweigh"):
         return f"reweigh:{self.balancer}:{self.endpoint.replica}"
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
+class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="drain"):
     """No new requests to a member; running ones finish."""
 
     endpoint: Endpoint
@@ -173,7 +173,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
         return f"drain:{self.balancer}:{self.endpoint.replica}"
 
 
-class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
+class Recall(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="recall"):
     """Take back a drain for scale-in: the member gets requests again."""
 
     endpoint: Endpoint
@@ -186,7 +186,7 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
         return f"recall:{self.balancer}:{self.endpoint.replica}"
 
 
-class Evict(msgspec.Struct, frozen=True, kw_only=True, tag="evict"):
+class Evict(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="evict"):
     """Remove a member from a balancer."""
 
     endpoint: Endpoint
@@ -199,7 +199,7 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True, tag="evict"):
         return f"evict:{self.balancer}:{self.endpoint.replica}"
 
 
-class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag="terminate"):
+class Terminate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="terminate"):
     """End a machine. `cut`: requests still inside when its drain deadline passed."""
 
     instance: InstanceId
@@ -225,7 +225,7 @@ class OutcomeStatus(StrEnum):
     DROPPED = "dropped"  # not started within the tick's budget; will be planned again
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one action came to; losing it in a crash is safe (law 6)."""
 
     action: Action
@@ -236,14 +236,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class SourceFault(msgspec.Struct, frozen=True, kw_only=True):
+class SourceFault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A port that could not be read this tick. `source`: `compute:NAME`, `balancer:NAME` or `telemetry`."""
 
     source: str
     fault: Fault
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that is known at one instant. A source that failed is in `faults` and absent elsewhere, never empty.
 
     `in_flight`: keys of actions whose calls have not returned.
@@ -260,7 +260,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[SourceFault, ...] = ()
 
 
-class Opinion(msgspec.Struct, frozen=True, kw_only=True):
+class Opinion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A recommendation under the name of the policy that gave it; `broken`: why it could not be used."""
 
     policy: str
@@ -268,7 +268,7 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True):
     broken: str = ""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What decide() returns: the sizes at each stage, why, the plan, and the next Memory.
 
     `wanted`: after composing the policies (None: no opinion); `target`: after trust, directives, stabilisation and
@@ -292,7 +292,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One tick as the ledger keeps it: enough to run the same decide() again (replay) and to explain it later."""
 
     pool: PoolName

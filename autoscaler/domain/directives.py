@@ -22,14 +22,14 @@ class Pause(StrEnum):
     BOTH = "both"
 
 
-class AtLeast(msgspec.Struct, frozen=True, kw_only=True):
+class AtLeast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Hold at least `units` until `until`."""
 
     units: int
     until: Instant
 
 
-class Directives(msgspec.Struct, frozen=True, kw_only=True):
+class Directives(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything that operators have in force for one pool."""
 
     pause: Pause = Pause.NONE

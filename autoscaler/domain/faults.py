@@ -50,7 +50,7 @@ class FaultKind(StrEnum):
     REFUSED = "refused"
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A fault as a value. `retry_after_s`: seconds the other side asked us to wait, 0 when it did not say."""
 
     kind: FaultKind

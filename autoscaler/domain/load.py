@@ -47,7 +47,7 @@ class ReadingState(StrEnum):
     ABSENT = "absent"
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One signal of one pool.
 
     `at`: when the youngest of its data was true. `covered`, `expected`: replicas that answered, and that should have.
@@ -67,7 +67,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Idleness(msgspec.Struct, frozen=True, kw_only=True):
+class Idleness(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is needed to believe a zero: law 5. `arrivals`, `completions`: None where the server does not count."""
 
     families_present: bool = True
@@ -76,14 +76,14 @@ class Idleness(msgspec.Struct, frozen=True, kw_only=True):
     completions: float | None = None
 
 
-class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Requests inside one replica, for choosing victims; None when not known."""
 
     running: float | None = None
     waiting: float | None = None
 
 
-class LoadSample(msgspec.Struct, frozen=True, kw_only=True):
+class LoadSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All readings of a pool at one instant; a signal that is missing here was not asked for."""
 
     at: Instant
@@ -102,7 +102,7 @@ class Trust(StrEnum):
     FALLBACK = "fallback"  # blind for long: size becomes max(current, fallback)
 
 
-class TrustVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class TrustVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The verdict, why, which signals are usable, and since when telemetry has been blind (None: it is not)."""
 
     level: Trust

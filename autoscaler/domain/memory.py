@@ -17,7 +17,7 @@ from autoscaler.domain.pool import Placement
 SCHEMA_VERSION: Final = 1
 
 
-class OpenLaunch(msgspec.Struct, frozen=True, kw_only=True):
+class OpenLaunch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A launch that was saved and is not yet closed; sent again with the same token, never planned again.
 
     `request`: the offer's frozen request. `sent`: whether an outcome was ever seen. `expires_at`: then the tag sweep
@@ -37,7 +37,7 @@ class OpenLaunch(msgspec.Struct, frozen=True, kw_only=True):
     withdrawn: bool = False
 
 
-class DrainWhy(msgspec.Struct, frozen=True, kw_only=True):
+class DrainWhy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why, since when and until when a replica drains."""
 
     why: str  # scale_in | operator | replace | notice | lost | never_ready | surplus
@@ -45,7 +45,7 @@ class DrainWhy(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Instant
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
+class Intent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What we mean with one replica, and what we last knew of it.
 
     `phase`, `since`: last phase and when it began. `boot`: of the last look. `admitted_at`: last admission asked for
@@ -78,14 +78,14 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     missing_since: Instant | None = None
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class Mark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A placement (or a whole offer) that is skipped until `until`, and why."""
 
     until: Instant
     why: str
 
 
-class Breaker(msgspec.Struct, frozen=True, kw_only=True):
+class Breaker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Failed loads in a row of one offer's template. Open: no launch before `retry_at`, then one at a time.
 
     `ever_ready`: a machine of this template became ready under this breaker. `tripped`: the breaker says so aloud.
@@ -98,14 +98,14 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str = ""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One entry of the stabilisation window: the size recommended at an instant, in units."""
 
     at: Instant
     units: int
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class Memory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that one pool remembers. `sequence` counts decisions; with `epoch` and an index it makes launch tokens.
 
     `history_since`: since when ticks follow each other without a gap (law 8). `blind_since`: telemetry lost since.

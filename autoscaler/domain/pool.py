@@ -29,7 +29,7 @@ class Mode(StrEnum):
     ADVISE = "advise"
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Capacity bounds in units. `fallback`: size to rise to when telemetry stays blind for `Pace.fallback_after`."""
 
     min: int
@@ -40,7 +40,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         require(0 <= self.min <= self.max, f"capacity bounds need 0 <= min <= max, not {self.min}, {self.max}")
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False, order=True):
     """One offer in one zone: what a launch is aimed at and what a lack of capacity marks."""
 
     offer: str
@@ -52,7 +52,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return f"{self.offer}/{self.zone}"
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A way to get machines. Order in the pool is order of preference.
 
     Units: `usd_per_h` US dollars an hour a machine; `capacity` units a machine (all its ports together).
@@ -78,7 +78,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(Placement(offer=self.name, zone=zone) for zone in self.zones)
 
 
-class ScaleOut(msgspec.Struct, frozen=True, kw_only=True):
+class ScaleOut(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Pace outwards. A step adds at most max(max_step, max_growth x held) units; next step `cooldown` later."""
 
     cooldown: Duration = Duration(30.0)
@@ -86,7 +86,7 @@ class ScaleOut(msgspec.Struct, frozen=True, kw_only=True):
     max_growth: float = 1.0
 
 
-class ScaleIn(msgspec.Struct, frozen=True, kw_only=True):
+class ScaleIn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Pace inwards: on the highest recommendation of the last `stabilization`, `max_step` units, each `cooldown`."""
 
     cooldown: Duration = Duration(300.0)
@@ -94,7 +94,7 @@ class ScaleIn(msgspec.Struct, frozen=True, kw_only=True):
     max_step: int = 1
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class Pace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How fast the pool may move and how long it waits for things. All durations in seconds.
 
     `stale_after`: telemetry older than this is blind. `fallback_after`: blind for this long raises to the fallback.
@@ -124,21 +124,21 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         require(self.scale_out.max_step >= 1 and self.scale_in.max_step >= 1, "steps must be at least 1")
 
 
-class ReadyRule(msgspec.Struct, frozen=True, kw_only=True):
+class ReadyRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When a replica is ready: after `passes` checks in a row in one boot; `give_up_after` s without it: failed."""
 
     passes: int = 2
     give_up_after: Duration = Duration(1200.0)
 
 
-class DrainRule(msgspec.Struct, frozen=True, kw_only=True):
+class DrainRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How long a drain may take: `deadline` for a healthy replica, `lost_deadline` for one that failed its check."""
 
     deadline: Duration = Duration(900.0)
     lost_deadline: Duration = Duration(30.0)
 
 
-class BalancerTraits(msgspec.Struct, frozen=True, kw_only=True):
+class BalancerTraits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a balancer can do, as its adapter states it.
 
     `settle`: seconds until a change is true everywhere. `drain_stops`: "requests" or only new "connections".
@@ -154,7 +154,7 @@ class BalancerTraits(msgspec.Struct, frozen=True, kw_only=True):
     counts_active: bool = False
 
 
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
+class Pool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A desired service. `balancers` are traits by binding name: IN_SERVICE means admitted in all of them."""
 
     installation: str

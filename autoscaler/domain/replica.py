@@ -25,7 +25,7 @@ class InstanceState(StrEnum):
     TERMINATED = "terminated"
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
+class Instance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A machine as the compute shows it.
 
     `boot`: names this boot (start time or the like); a change means a restart. `epoch`: the ledger epoch in its tags.
@@ -54,7 +54,7 @@ class LaunchStatus(StrEnum):
     DONE = "done"
 
 
-class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """State of one launch: `ids` of machines that carry its token, `fault` when it failed."""
 
     status: LaunchStatus
@@ -62,7 +62,7 @@ class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
     fault: Fault | None = None
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
+class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The provider will take a machine away: spot interruption, maintenance. `at`: when, if it said."""
 
     instance: InstanceId
@@ -70,7 +70,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant | None = None
 
 
-class ComputeView(msgspec.Struct, frozen=True, kw_only=True):
+class ComputeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One snapshot of one compute for one pool. It may lag (`as_of`), it never invents.
 
     `foreign`: machines with an owner tag of another pool that no config knows, or of another installation: never
@@ -101,7 +101,7 @@ class MemberState(StrEnum):
     DRAINING = "draining"
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class Member(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A target as one balancer shows it. `active`: requests inside it, None where the balancer does not count.
 
     `replica` is set when the balancer stores our id; `endpoint` is `host:port` and joins the others.
@@ -116,7 +116,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class BalancerView(msgspec.Struct, frozen=True, kw_only=True):
+class BalancerView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All members of one balancer binding at one instant."""
 
     balancer: str
@@ -124,7 +124,7 @@ class BalancerView(msgspec.Struct, frozen=True, kw_only=True):
     as_of: Instant
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a replica listens. `weight`: share of traffic, 100 = one unit of capacity."""
 
     replica: ReplicaId
@@ -139,7 +139,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.host}:{self.port}"
 
 
-class ProbeVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One look at one replica.
 
     `alive`: something answered. `loaded`: the model-loaded check passed (with a real generation when asked for).
@@ -158,7 +158,7 @@ class ProbeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class ProbeRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the prober remembers of one replica in one boot.
 
     `passes`: model-loaded checks passed in a row in this boot. `failing_since`: first failed check of the present row
@@ -176,7 +176,7 @@ class ProbeRecord(msgspec.Struct, frozen=True, kw_only=True):
     hung: bool = False
 
 
-class Replica(msgspec.Struct, frozen=True, kw_only=True):
+class Replica(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Our joined view of (instance, port) with its Phase.
 
     `units`: this replica's share of its machine's capacity. `taking_traffic` stands beside the phase: "no" still

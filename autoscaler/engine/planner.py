@@ -53,6 +53,13 @@ class Draft(msgspec.Struct, kw_only=True):
     last_out_at: Instant | None = None
     paced_at: Instant | None = None
     cut: int = 0
+    machines: list[list[Replica]] = []
+
+    def __post_init__(self) -> None:
+        by_instance: dict[InstanceId, list[Replica]] = {}
+        for replica in self.joined.replicas:
+            by_instance.setdefault(replica.instance, []).append(replica)
+        self.machines = [group for _, group in sorted(by_instance.items())]
 
     @property
     def now(self) -> Instant:
@@ -106,17 +113,10 @@ def _admit(draft: Draft, replica: Replica, balancers: list[BalancerTraits]) -> N
     for traits in balancers:
         if traits.name not in replica.admitted_in:
             draft.actions.append(Admit(endpoint=endpoint, balancer=traits.name, boot=boot))
-        elif traits.weights and _weight_differs(draft, traits.name, endpoint):
+        elif traits.weights and draft.joined.weights.get((traits.name, replica.id), endpoint.weight) != endpoint.weight:
             draft.actions.append(Reweigh(endpoint=endpoint, balancer=traits.name))
     if draft.intent(replica.id).admitted_at is None:
         draft.update(replica.id, replace(draft.intent(replica.id), admitted_at=draft.now))
-
-
-def _weight_differs(draft: Draft, balancer: str, endpoint: Endpoint) -> bool:
-    for member in draft.observation.balancers[balancer].members:
-        if member.replica == endpoint.replica or member.endpoint == endpoint.address:
-            return member.weight is not None and member.weight != endpoint.weight
-    return False
 
 
 def unhealthy_share(joined: Joined) -> str:
@@ -235,12 +235,8 @@ def terminate(draft: Draft, machine: list[Replica], why: str) -> None:
 
 def _machines(draft: Draft, phases: tuple[Phase, ...]) -> list[list[Replica]]:
     """Machines all of whose replicas are in `phases` by the intents of this very plan, by instance id."""
-    by_instance: dict[InstanceId, list[Replica]] = {}
-    for replica in draft.joined.replicas:
-        by_instance.setdefault(replica.instance, []).append(replica)
-    return [
-        group for _, group in sorted(by_instance.items()) if all(draft.intent(one.id).phase in phases for one in group)
-    ]
+    intents = draft.joined.intents
+    return [group for group in draft.machines if all(intents[one.id].phase in phases for one in group)]
 
 
 def _begin_drain(draft: Draft, replica: Replica, why: DrainWhy) -> None:

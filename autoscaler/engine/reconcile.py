@@ -53,22 +53,30 @@ class Joined(msgspec.Struct, kw_only=True):
     balancers_blind: bool = False
     fresh_passes: set[ReplicaId] = set()
     boots: dict[ReplicaId, str] = {}
+    weights: dict[tuple[str, ReplicaId], int] = {}
 
 
 def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
     """Reconcile one observation with memory. Raises InvariantBroken on a move that the table does not allow."""
     joined = Joined(visible=frozenset(observation.computes))
     joined.balancers_blind = any(traits.name not in observation.balancers for traits in pool.balancers)
+    offers = {offer.name: offer for offer in pool.offers}
+    names = tuple(traits.name for traits in pool.balancers)
     members = _Members(observation)
     notices = {notice.instance: notice for view in observation.computes.values() for notice in view.notices}
     seen: set[ReplicaId] = set()
     for name in sorted(observation.computes):
         for instance in sorted(observation.computes[name].instances, key=lambda one: one.id):
-            offer = pool.offer(instance.offer)
+            offer = offers.get(instance.offer)
             for rid, port, units in _replicas_of(instance, offer):
                 seen.add(rid)
                 before = memory.intents.get(rid)
-                look = _Look(pool, observation, instance, offer, members.of(rid, instance.address, port), memory.epoch)
+                found = members.of(rid, instance.address, port)
+                record = _record_of(observation, rid, instance)
+                look = _Look(
+                    pool, observation, instance, offer, found, memory.epoch, names, joined.balancers_blind,
+                    record, _passed(pool, record),
+                )  # fmt: skip
                 intent = _next_intent(look, rid, before, units, notices.get(instance.id))
                 _keep(joined, look, rid, port, before, intent)
     for rid in sorted(set(memory.intents) - seen):
@@ -87,11 +95,16 @@ class _Look(msgspec.Struct):
     offer: Offer | None
     members: dict[str, Member]
     epoch: str
+    balancers: tuple[str, ...]
+    blind: bool
+    record: ProbeRecord | None
+    passed: bool
 
-    def record(self, rid: ReplicaId) -> ProbeRecord | None:
-        """The prober's record, unless it is about an earlier boot of the machine."""
-        record = self.observation.probes.get(rid)
-        return record if record is not None and record.boot.startswith(self.instance.boot) else None
+
+def _record_of(observation: Observation, rid: ReplicaId, instance: Instance) -> ProbeRecord | None:
+    """The prober's record, unless it is about an earlier boot of the machine."""
+    record = observation.probes.get(rid)
+    return record if record is not None and record.boot.startswith(instance.boot) else None
 
 
 def _ours(epoch: str, instance: Instance) -> bool:
@@ -114,9 +127,9 @@ class _Members:
 
     def of(self, rid: ReplicaId, host: str | None, port: int) -> dict[str, Member]:
         """A replica's member by balancer name."""
-        found = dict(self._by_endpoint.get(f"{host}:{port}", {})) if host else {}
-        found.update(self._by_id.get(rid, {}))
-        return found
+        by_id = self._by_id.get(rid, {})
+        by_endpoint = self._by_endpoint.get(f"{host}:{port}") if host and self._by_endpoint else None
+        return {**by_endpoint, **by_id} if by_endpoint else by_id
 
     def strays(
         self,
@@ -152,7 +165,7 @@ def _replicas_of(instance: Instance, offer: Offer | None) -> Iterable[tuple[Repl
 def _next_intent(look: _Look, rid: ReplicaId, before: Intent | None, units: float, notice: Notice | None) -> Intent:
     """What we mean with this replica now, its phase included."""
     now = look.observation.now
-    instance, record = look.instance, look.record(rid)
+    instance, record = look.instance, look.record
     boot = record.boot if record is not None else instance.boot
     intent = before or Intent(
         phase=Phase.REQUESTED, since=now, launched_at=instance.launched_at, offer=instance.offer,
@@ -163,13 +176,13 @@ def _next_intent(look: _Look, rid: ReplicaId, before: Intent | None, units: floa
     if record is not None and record.boot != intent.boot:
         intent = replace(intent, boot=record.boot)
     intent = _with_directives(look, rid, intent, notice)
-    if _passed(look, record) and intent.ready_at is None:
+    if look.passed and intent.ready_at is None:
         intent = replace(intent, ready_at=now)
     failing = record.failing_since if record is not None else intent.failing_since
     out_since = intent.out_since
     if any(member.state is MemberState.ADMITTED for member in look.members.values()):
         out_since = None
-    elif out_since is None and not _blind(look):
+    elif out_since is None and not look.blind:
         out_since = now
     phase = _phase(look, intent, record)
     changed = replace(
@@ -185,10 +198,6 @@ def _new_boot(known: str, seen: str) -> bool:
     return bool(known) and bool(seen) and not seen.startswith(known) and not known.startswith(seen)
 
 
-def _blind(look: _Look) -> bool:
-    return any(traits.name not in look.observation.balancers for traits in look.pool.balancers)
-
-
 def _with_directives(look: _Look, rid: ReplicaId, intent: Intent, notice: Notice | None) -> Intent:
     """Operators' marks and the provider's notices turn into drains."""
     now, directives = look.observation.now, look.observation.directives
@@ -202,12 +211,9 @@ def _with_directives(look: _Look, rid: ReplicaId, intent: Intent, notice: Notice
     return intent if marked == intent.replace else replace(intent, replace=marked)
 
 
-def _passed(look: _Look, record: ProbeRecord | None) -> bool:
-    return (
-        record is not None
-        and record.passes >= look.pool.ready.passes
-        and record.failing_since is None
-        and not record.hung
+def _passed(pool: Pool, record: ProbeRecord | None) -> bool:
+    return record is not None and (
+        record.passes >= pool.ready.passes and record.failing_since is None and not record.hung
     )
 
 
@@ -252,13 +258,12 @@ def _serving_phase(look: _Look, intent: Intent, record: ProbeRecord | None) -> P
     if was_ready and _failed(look.pool, record, look.observation.now):
         return Phase.LOST
     in_grace = was_ready and intent.phase in (Phase.READY, Phase.IN_SERVICE)  # failing, but not for long enough
-    if not (_passed(look, record) or in_grace):
+    if not (look.passed or in_grace):
         still_lost = intent.phase is Phase.LOST and (record is None or record.failing_since is not None)
         return Phase.LOST if still_lost else Phase.LOADING
-    names = [traits.name for traits in look.pool.balancers]
-    if _blind(look):
+    if look.blind:
         return intent.phase if intent.phase in (Phase.READY, Phase.IN_SERVICE) else Phase.READY
-    admitted = all(name in look.members and look.members[name].state is MemberState.ADMITTED for name in names)
+    admitted = all(name in look.members and look.members[name].state is MemberState.ADMITTED for name in look.balancers)
     return Phase.IN_SERVICE if admitted else Phase.READY
 
 
@@ -285,10 +290,13 @@ def _keep(joined: Joined, look: _Look, rid: ReplicaId, port: int, before: Intent
     if before is None or (before.phase is not intent.phase and before.ready_at is None):
         _note_load_result(joined, before, intent)
     joined.intents[rid] = intent
-    record = look.record(rid)
-    if _passed(look, record):
+    record = look.record
+    if look.passed:
         joined.fresh_passes.add(rid)
     joined.boots[rid] = intent.boot
+    for name, member in look.members.items():
+        if member.weight is not None:
+            joined.weights[name, rid] = member.weight
     joined.replicas.append(_replica(look, rid, port, intent, record))
 
 
@@ -301,7 +309,7 @@ def _note_load_result(joined: Joined, before: Intent | None, intent: Intent) -> 
 
 def _replica(look: _Look, rid: ReplicaId, port: int, intent: Intent, record: ProbeRecord | None) -> Replica:
     instance, members = look.instance, look.members
-    names = sorted(members)
+    names = sorted(members) if len(members) > 1 else list(members)
     admitted = tuple(name for name in names if members[name].state is MemberState.ADMITTED)
     load = look.observation.load.replicas.get(rid) if look.observation.load is not None else None
     running = record.last.running if record is not None else None
@@ -313,7 +321,7 @@ def _replica(look: _Look, rid: ReplicaId, port: int, intent: Intent, record: Pro
         units=intent.units, host=instance.address, port=port, launched_at=intent.launched_at,
         taking_traffic=_traffic(look.pool, [members[name] for name in admitted]), admitted_in=admitted,
         draining_in=tuple(name for name in names if members[name].state is MemberState.DRAINING),
-        missing_in=tuple(traits.name for traits in look.pool.balancers if traits.name not in members),
+        missing_in=tuple(name for name in look.balancers if name not in members),
         running=running, waiting=waiting,
         protected=instance.protected or instance.id in look.observation.directives.protect,
         usd_per_h=look.offer.usd_per_h if look.offer else 0.0,
@@ -325,8 +333,13 @@ def _traffic(pool: Pool, members: list[Member]) -> Traffic:
     """The worst of what the balancers say: NO beats UNKNOWN beats YES; without a balancer, being ready is enough."""
     if len(members) < len(pool.balancers):
         return Traffic.NO
-    said = {member.traffic for member in members}
-    return next((worst for worst in (Traffic.NO, Traffic.UNKNOWN) if worst in said), Traffic.YES)
+    worst = Traffic.YES
+    for member in members:
+        if member.traffic is Traffic.NO:
+            return Traffic.NO
+        if member.traffic is Traffic.UNKNOWN:
+            worst = Traffic.UNKNOWN
+    return worst
 
 
 def _missing(
