@@ -28,6 +28,7 @@ from autoscaler.domain.replica import (
     Replica,
     Traffic,
 )
+from autoscaler.engine.membership import Members
 
 replace = msgspec.structs.replace
 
@@ -62,7 +63,7 @@ def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
     joined.balancers_blind = any(traits.name not in observation.balancers for traits in pool.balancers)
     offers = {offer.name: offer for offer in pool.offers}
     names = tuple(traits.name for traits in pool.balancers)
-    members = _Members(observation)
+    members = Members(observation)
     notices = {notice.instance: notice for view in observation.computes.values() for notice in view.notices}
     seen: set[ReplicaId] = set()
     for name in sorted(observation.computes):
@@ -110,49 +111,6 @@ def _record_of(observation: Observation, rid: ReplicaId, instance: Instance) -> 
 def _ours(epoch: str, instance: Instance) -> bool:
     """Whether this very ledger launched the machine: its token begins with our epoch."""
     return bool(epoch) and instance.token.startswith(f"{epoch}-")
-
-
-class _Members:
-    """All members of all balancers, by our id and by endpoint."""
-
-    def __init__(self, observation: Observation) -> None:
-        self._by_id: dict[ReplicaId, dict[str, Member]] = {}
-        self._by_endpoint: dict[str, dict[str, Member]] = {}
-        for name in sorted(observation.balancers):
-            for member in observation.balancers[name].members:
-                if member.replica is not None:
-                    self._by_id.setdefault(member.replica, {})[name] = member
-                else:
-                    self._by_endpoint.setdefault(member.endpoint, {})[name] = member
-
-    def of(self, rid: ReplicaId, host: str | None, port: int) -> dict[str, Member]:
-        """A replica's member by balancer name."""
-        by_id = self._by_id.get(rid, {})
-        by_endpoint = self._by_endpoint.get(f"{host}:{port}") if host and self._by_endpoint else None
-        return {**by_endpoint, **by_id} if by_endpoint else by_id
-
-    def strays(
-        self,
-        intents: dict[ReplicaId, Intent],
-        before: dict[ReplicaId, Intent],
-        pool: Pool,
-        observation: Observation,
-    ) -> list[tuple[str, Member, ReplicaId]]:
-        """Members under our ids whose replica is gone: only when every compute of the pool was seen."""
-        if any(offer.compute not in observation.computes for offer in pool.offers):
-            return []
-        strays = []
-        for rid in sorted(self._by_id):
-            known = intents.get(rid)
-            if known is None or known.phase is Phase.GONE:
-                strays += [(name, member, rid) for name, member in sorted(self._by_id[rid].items())]
-        for rid, intent in sorted(before.items()):
-            known = intents.get(rid)
-            if intent.host and (known is None or known.phase is Phase.GONE):
-                port = rid.rpartition(":")[2]
-                found = self._by_endpoint.get(f"{intent.host}:{port}", {})
-                strays += [(name, member, rid) for name, member in sorted(found.items())]
-        return strays
 
 
 def _replicas_of(instance: Instance, offer: Offer | None) -> Iterable[tuple[ReplicaId, int, float]]:
@@ -343,7 +301,7 @@ def _traffic(pool: Pool, members: list[Member]) -> Traffic:
 
 
 def _missing(
-    joined: Joined, pool: Pool, observation: Observation, rid: ReplicaId, intent: Intent, members: _Members
+    joined: Joined, pool: Pool, observation: Observation, rid: ReplicaId, intent: Intent, members: Members
 ) -> None:
     """A remembered replica that no look showed: kept when its source was blind, LOST at first, GONE at the second."""
     offer = pool.offer(intent.offer)
