@@ -9,8 +9,17 @@ import msgspec
 from hypothesis import strategies as st
 
 from autoscaler.domain.base import Duration, InstanceId, Instant, PoolName, Token, replica_id
-from autoscaler.domain.decision import Calendar, Capacity, Decision, Launch, Observation, Outcome, OutcomeStatus, Reason
-from autoscaler.domain.decision import Record
+from autoscaler.domain.decision import (
+    Calendar,
+    Capacity,
+    Decision,
+    Launch,
+    Observation,
+    Outcome,
+    OutcomeStatus,
+    Reason,
+    Record,
+)
 from autoscaler.domain.lifecycle import Phase
 from autoscaler.domain.load import Trust, TrustVerdict
 from autoscaler.domain.memory import Intent, Memory

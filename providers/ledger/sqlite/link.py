@@ -144,6 +144,7 @@ class Link:
             connection.close()
             raise
         self._connection, self.opened = connection, identity(self._site.file)
+        self._site.note_logs()
         self._site.seen = True
         self._site.epoch = about.epoch
         return connection
@@ -168,6 +169,19 @@ class Link:
             connection.invalidate()  # no rollback through a connection that may be broken
             connection.close()
 
+    def leave(self) -> bool:
+        """Close for good; whether all that was committed is now in the file itself, wherever that is."""
+        folded = False
+        raw = None if self._connection is None else self._connection.connection.driver_connection
+        if raw is not None and self._writes:
+            try:  # past SQLAlchemy, which would begin a transaction, and in one there is no checkpoint
+                busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                folded = not busy
+            except sqlite3.Error:
+                folded = False
+        self.close()
+        return folded
+
 
 class Site:
     """The file, and the two connections to it: `writer` and `reader`."""
@@ -177,20 +191,36 @@ class Site:
         self.settings = settings
         self.now = now
         self.seen = False  # whether this process ever found a ledger there: then it is never made anew
+        self.logs: dict[Path, Identity] = {}  # which files SQLite keeps beside the one that is open
+        self._lock = threading.Lock()
         self.epoch = ""  # of the ledger that was opened last
         self.writer = Link(self, writes=True)
         self.reader = Link(self, writes=False)
 
+    def note_logs(self) -> None:
+        """Remember which files stand beside the one that was just opened."""
+        names = (self.file.with_name(self.file.name + suffix) for suffix in ("-wal", "-shm"))
+        self.logs = {log: which for log in names if (which := identity(log)) is not None}
+
     def refresh(self) -> None:
-        """Close all connections to a file that no longer stands under the name; raises Unreachable when none does."""
-        links = (self.writer, self.reader)
-        with translated(self.file, self.settings.busy_timeout):
+        """Leave a file that no longer stands under the name; raises Unreachable when none does.
+
+        What its log holds is folded into it, wherever it was moved to, and the log is removed: SQLite finds a log by
+        name, and would mix it into the next file of that name.
+        """
+        with self._lock, translated(self.file, self.settings.busy_timeout):
             now = identity(self.file)
-        if all(link.opened in {None, now} for link in links):
-            if now is None and self.seen:
-                raise Unreachable(f"ledger {self.file}: found it gone, allowed: the file that was there, or a backup")
-            return
-        for link in links:  # both, before either opens the successor
+            if any(link.opened not in {None, now} for link in (self.writer, self.reader)):
+                self._leave(replaced=now is not None)
+        if now is None and self.seen:
+            raise Unreachable(f"ledger {self.file}: found it gone, allowed: the file that was there, or a backup")
+
+    def _leave(self, *, replaced: bool) -> None:
+        logs = self.logs
+        folded = False
+        for link in (self.writer, self.reader):  # both, before either opens the successor
             with link.lock:
-                link.close()
-        self.refresh()
+                folded = link.leave() or folded
+        for log, which in logs.items():
+            if (folded or replaced) and identity(log) == which:  # not one that the successor already has
+                log.unlink()

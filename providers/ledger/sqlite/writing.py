@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, delete, func, insert, select, text
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
@@ -221,17 +221,20 @@ def _apply(connection: Connection, batch: Sequence[_Ready]) -> list[int | Except
     if saved:
         _insert_saved(connection, saved)
     if kept:
-        connection.execute(insert(outcomes), kept)
+        connection.execute(_OUTCOMES, kept)
     return answers
 
 
 def _versions(connection: Connection, pools: Sequence[PoolName]) -> dict[str, int]:
     if not pools:
         return {}
-    rows = connection.execute(select(memory.c.pool, memory.c.version).where(memory.c.pool.in_(pools)))
-    return {pool: version for pool, version in rows}  # noqa: C416 - rows are tuples only by their behaviour
+    return {row.pool: row.version for row in connection.execute(_VERSIONS, {"pools": list(pools)})}
 
 
+# Built once: building a statement costs more than running it.
+_VERSIONS = select(memory.c.pool, memory.c.version).where(memory.c.pool.in_(bindparam("pools", expanding=True)))
+_LAST_ID = select(func.max(records.c.id))
+_RECORDS, _BODIES, _OUTCOMES = insert(records), insert(bodies), insert(outcomes)
 _UPSERT = upsert(memory)
 _UPSERT = _UPSERT.on_conflict_do_update(
     index_elements=[memory.c.pool], set_={"version": _UPSERT.excluded.version, "json": _UPSERT.excluded.json}
@@ -240,11 +243,11 @@ _UPSERT = _UPSERT.on_conflict_do_update(
 
 def _insert_saved(connection: Connection, saved: Sequence[_Ready]) -> None:
     # The ids are given here so that a record and its body share one without asking for each.
-    first = (connection.execute(select(func.max(records.c.id))).scalar() or 0) + 1
+    first = (connection.execute(_LAST_ID).scalar() or 0) + 1
     connection.execute(_UPSERT, [item.rows[0] for item in saved])
-    connection.execute(insert(records), [{"id": number, **item.rows[1]} for number, item in enumerate(saved, first)])
+    connection.execute(_RECORDS, [{"id": number, **item.rows[1]} for number, item in enumerate(saved, first)])
     connection.execute(
-        insert(bodies),
+        _BODIES,
         [{"id": number, "at": item.rows[1]["at"], "body": item.body} for number, item in enumerate(saved, first)],
     )
 
