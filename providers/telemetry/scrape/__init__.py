@@ -35,11 +35,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How to scrape. Durations in seconds.
 
     `model`: its name, needed for the queue of TorchServe, which only the management port tells; unused otherwise.
-    `path`, `metrics_port`, `management_port`: where they are, when not where the preset says. `window`: over
-    which rates and quantiles are taken; when ticks are further apart, they are taken from tick to tick. `timeout`: for one sample. `gpu_exporter_port`: of a
-    GPU exporter (dcgm-exporter 9400, nvidia_gpu_exporter 9835) on each replica's host; all GPUs of a host count for
-    each of its replicas. `concurrency`: pages fetched at a time. `headers`: a header's name to the environment variable
-    that holds its value; `token_env`: the variable that holds a bearer token.
+    `path`, `metrics_port`, `management_port`: where they are, when not where the preset says. `window`: over which
+    rates and quantiles are taken; when ticks are further apart, they are taken from tick to tick. `timeout`: for one
+    page. `gpu_exporter_port`: of a GPU exporter (dcgm-exporter 9400, nvidia_gpu_exporter 9835) on each replica's host;
+    all GPUs of a host count for each of its replicas. `concurrency`: pages fetched at a time. `headers`: a header's
+    name to the environment variable that holds its value; `token_env`: the variable that holds a bearer token.
     """
 
     preset: str
