@@ -21,8 +21,19 @@ _POLICIES: Final[dict[Strategy, dict[str, Any]]] = {
     "weighted": {"lb_policy": "ROUND_ROBIN"},
     # All members are compared: by default only two are drawn, and an idle replica may be left out.
     "least_connections": {
-        "lb_policy": "LEAST_REQUEST",
-        "least_request_lb_config": {"selection_method": "FULL_SCAN"},
+        "load_balancing_policy": {
+            "policies": [
+                {
+                    "typed_extension_config": {
+                        "name": "envoy.load_balancing_policies.least_request",
+                        "typed_config": {
+                            "@type": f"{_TYPE}extensions.load_balancing_policies.least_request.v3.LeastRequest",
+                            "selection_method": "FULL_SCAN",
+                        },
+                    }
+                }
+            ]
+        }
     },
     "source_hash": {"lb_policy": "MAGLEV"},  # of the hashes the one that moves fewest clients when members change
 }
