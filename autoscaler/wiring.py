@@ -6,8 +6,6 @@ Invariant: build() does no network I/O and imports only the kinds that the confi
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,6 +26,7 @@ from autoscaler.ports.ledger import Ledger
 from autoscaler.ports.policy import Policy
 from autoscaler.ports.probe import Probe
 from autoscaler.ports.telemetry import Telemetry
+from autoscaler.runtime.foreign import WorkerPolicy
 from autoscaler.runtime.parts import PoolParts
 
 #: What somebody's build() may raise for settings that pass their own checks.
@@ -108,6 +107,7 @@ class _Workshop:
             self.made(Group.TELEMETRY, config.telemetry, name) if config.telemetry else NoTelemetry(self._clock)
         )
         policies = tuple(self._policy(choice) for choice in config.policies)
+        signals = self._signals(config, policies)
         if len(self.mistakes) > before:
             return None
         traits = tuple(self._traits(choice, balancers[choice.name]) for choice in config.balancers)
@@ -118,9 +118,19 @@ class _Workshop:
             balancers=balancers,
             telemetry=telemetry,
             probe=probe,
-            signals=frozenset[Signal]().union(*(policy.signals() for policy in policies)),
+            signals=signals,
             config_hash=config.config_hash,
         )
+
+    def _signals(self, config: PoolConfig, policies: tuple[Policy, ...]) -> frozenset[Signal]:
+        """What must be sampled; a policy in a worker process starts here, and may be broken."""
+        named: set[Signal] = set()
+        for choice, policy in zip(config.policies, policies, strict=True):
+            try:
+                named |= policy.signals()
+            except AutoscalerError as error:
+                self.mistakes.append(f"{choice.path}: {error}; allowed: a policy that answers")
+        return frozenset(named)
 
     def _traits(self, choice: Choice, balancer: Balancer) -> BalancerTraits:
         traits = balancer.traits()
@@ -141,12 +151,8 @@ class _Workshop:
 
 
 def _in_worker(choice: Choice, policy: Policy) -> Policy:
-    name = "autoscaler.runtime.foreign"
-    if importlib.util.find_spec(name) is None:
-        return policy
-    wrap: Any = importlib.import_module(name).WorkerPolicy
-    settings = msgspec.json.encode(choice.settings).decode()
-    worker: Policy = wrap(choice.kind, settings)
+    worker: Policy = WorkerPolicy(choice.kind, msgspec.json.encode(choice.settings).decode())
+    worker.name = policy.name  # of two of a kind, each keeps its own carry
     return worker
 
 
@@ -161,6 +167,15 @@ def build(config: Config, clock: Clock, *, read_only: bool = False) -> Wired:
     if workshop.mistakes or ledger is None:
         raise ConfigError(list(dict.fromkeys(workshop.mistakes)))
     return Wired([parts for parts in pools if parts is not None], ledger)
+
+
+def build_pools(config: Config, clock: Clock) -> list[PoolParts]:
+    """The pools alone, for a reload: the ledger in use stays; raises ConfigError as `build`."""
+    workshop = _Workshop(config, clock)
+    pools = [workshop.pool(each) for each in config.pools]
+    if workshop.mistakes:
+        raise ConfigError(list(dict.fromkeys(workshop.mistakes)))
+    return [parts for parts in pools if parts is not None]
 
 
 def build_ledger(config: Config, clock: Clock, *, read_only: bool) -> Ledger:
@@ -193,4 +208,7 @@ async def close(wired: Wired) -> None:
             if id(adapter) not in closed:
                 closed.add(id(adapter))
                 await adapter.aclose()
+        for policy in parts.policies:
+            if isinstance(policy, WorkerPolicy):
+                policy.close()
     await wired.ledger.aclose()

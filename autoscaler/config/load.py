@@ -49,7 +49,7 @@ def from_mapping(mapping: dict[str, Any], path: Path, environment: Environment) 
     if section is not None:
         admin, wrong = _admin(section.admin, environment.token, base)
         mistakes += wrong
-    mistakes += _across(pools)
+    mistakes += _across(pools, admin)
     if mistakes or section is None or ledger is None or admin is None:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     return Config(
@@ -151,14 +151,29 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _across(pools: list[PoolConfig]) -> list[str]:
-    """Two bindings that would fight over one target."""
-    seen: dict[tuple[str, str], str] = {}
+def _across(pools: list[PoolConfig], admin: Admin | None) -> list[str]:
+    """Two bindings that would fight over one target, or two listeners over one address."""
+    targets: dict[tuple[str, str], str] = {}
+    addresses = {f"{admin.host}:{admin.port}": "admin.listen"} if admin else {}
     mistakes = []
     for pool in pools:
         for choice in pool.balancers:
             key = (choice.kind, target_of(choice, Group.BALANCER))
-            if key in seen:
-                mistakes.append(f"{choice.path}: acts on the same target as {seen[key]}; allowed: a target of its own")
-            seen.setdefault(key, choice.path)
+            if key in targets:
+                mistakes.append(f"{choice.path}: acts on the same target as {targets[key]}; allowed: one of its own")
+            targets.setdefault(key, choice.path)
+            for name, address in _listeners(choice):
+                here = at(choice.path, name)
+                if address in addresses:
+                    clash = f"the address of {addresses[address]}"
+                    mistakes.append(f"{here}: found {shown(address)}, {clash}; allowed: an address of its own")
+                addresses.setdefault(address, here)
     return mistakes
+
+
+def _listeners(choice: Choice) -> list[tuple[str, str]]:
+    """Addresses on which the balancer that we run ourselves would listen; none for one that others run."""
+    if not getattr(choice.settings, "embedded", False):
+        return []
+    named = [(name, getattr(choice.settings, name, None)) for name in ("listen", "admin")]
+    return [(name, value) for name, value in named if isinstance(value, str) and _HOST_PORT.fullmatch(value)]

@@ -16,7 +16,7 @@ ROOT: Final = Path("")
 
 _SHOWN_LONGEST: Final = 60
 _SECRET_KEY: Final = re.compile(
-    r"(?:^|[_\-.])(?:token|password|passwd|passphrase|secret|api_?key|access_?key|private_?key|bearer|credentials?)$",
+    r"(?:^|[_\-.])(?:token|password|passwd|passphrase|secret|api_?key|access_?key|private_?key|bearer|credentials?|authorization|cookie)$",
     re.IGNORECASE,
 )
 _SECRET_VALUE: Final = re.compile(

@@ -61,3 +61,11 @@ class Compute(Protocol):
     async def aclose(self) -> None:
         """Release sockets and threads; machines are left as they are."""
         ...
+
+
+class Adopter(Protocol):
+    """What a compute may offer besides Compute: `autoscaler adopt`, where it is missing the command says so."""
+
+    async def adopt(self, pool: Pool, ids: Sequence[InstanceId]) -> None:
+        """Give machines that others started this pool's tags; already ours is success; raises PortFault."""
+        ...

@@ -70,8 +70,11 @@ class Journal:
         self._log.error(event, exc_info=True, **fields)
 
 
-def open_journal(style: str = "json", stream: TextIO | None = None) -> Journal:
-    """A journal on `stream` (standard error when None). `style`: "json", one object a line, or "console"."""
+def open_journal(style: str = "json", stream: TextIO | None = None, *, level: str = "info") -> Journal:
+    """A journal on `stream` (standard error when None), from `level` on.
+
+    `style`: "json", one object a line, or "console". `level`: "debug", "info", "warning" or "error".
+    """
     render: list[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
         if style == "json"
@@ -85,6 +88,6 @@ def open_journal(style: str = "json", stream: TextIO | None = None) -> Journal:
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
                 *render,
             ],
-            wrapper_class=structlog.BoundLogger,
+            wrapper_class=structlog.make_filtering_bound_logger(level),
         )
     )

@@ -1,0 +1,77 @@
+"""`autoscaler run`: the daemon.
+
+Does: hold the ledger, wire, start the supervisor, read the config again on SIGHUP. Does not: decide or act.
+Invariant: nothing is started before the config is whole, the ledger is held and readable, and the port is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from autoscaler.cli.options import DEFAULT_CONFIG, ConfigPath, loaded
+
+if TYPE_CHECKING:
+    from autoscaler.config.schema import Config
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(run)
+
+
+def run(config: ConfigPath = DEFAULT_CONFIG) -> None:
+    """Run the daemon until SIGTERM; SIGHUP reads the config again."""
+    found = loaded(config)
+    make_state_dir(found)
+    with held(found):
+        asyncio.run(_run(found, config))
+
+
+def make_state_dir(config: Config) -> None:
+    """Make the state folder; raises ConfigError when that cannot be."""
+    from autoscaler.domain.faults import ConfigError
+
+    try:
+        Path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o750)
+    except OSError as error:
+        what = f"state_dir: {config.state_dir}: {error.strerror or type(error).__name__}"
+        raise ConfigError([f"{what}; allowed: a folder that can be made and written"]) from None
+
+
+def held(config: Config) -> contextlib.AbstractContextManager[Any]:
+    """The claim on the ledger, where its kind knows one; raises Refused that names who has it."""
+    from autoscaler import wiring
+
+    hold = getattr(wiring.ledger_module(config), "hold", None)
+    claim: contextlib.AbstractContextManager[Any] = hold(config.ledger.settings) if hold else contextlib.nullcontext()
+    return claim
+
+
+async def _run(config: Config, path: Path) -> None:
+    from autoscaler import wiring
+    from autoscaler.runtime import supervisor
+    from autoscaler.runtime.api import ApiSettings
+    from autoscaler.runtime.clock import SystemClock
+    from autoscaler.runtime.journal import open_journal
+
+    clock = SystemClock()
+    wired = wiring.build(config, clock)
+    try:
+        for parts in wired.pools:  # a ledger that is locked, full or of a newer schema is told now, and once
+            await wired.ledger.load(parts.pool.name)
+    except BaseException:
+        await wiring.close(wired)
+        raise
+    token = config.admin.token.reveal() if config.admin.token else None
+    options = supervisor.Options(
+        clock=clock,
+        api=ApiSettings(host=config.admin.host or "0.0.0.0", port=config.admin.port, token=token),  # noqa: S104 - as asked
+        journal=open_journal(config.log.format.value, level=config.log.level.value),
+        reload=lambda: wiring.build_pools(loaded(path), clock),
+    )
+    await supervisor.run(wired.pools, wired.ledger, options)
