@@ -165,8 +165,7 @@ class ContinuousBatch:
     def _has_room(self, sequence: Sequence) -> bool:
         needed = sequence.input_tokens + sequence.output_tokens
         return (
-            self.running < self._limits.max_num_seqs
-            and self._reserved_tokens + needed <= self._limits.kv_cache_tokens
+            self.running < self._limits.max_num_seqs and self._reserved_tokens + needed <= self._limits.kv_cache_tokens
         )
 
     def _end_step(self, step: _Step) -> list[Emission]:

@@ -60,9 +60,7 @@ class _Tally:
     sent: int = 0
     in_flight: int = 0
     in_flight_peak: int = 0
-    outcomes: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("ok", "failed", "cut", "stopped"), 0)
-    )
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("ok", "failed", "cut", "stopped"), 0))
     lags_s: list[float] = field(default_factory=list)
     recent: deque[tuple[float, float]] = field(default_factory=deque)
     sent_before: int = 0
@@ -117,9 +115,7 @@ class LoadClient:
                     await asyncio.sleep(wait_s)
                 requests.create_task(self._request(session, index, arrival, due))
 
-    async def _request(
-        self, session: aiohttp.ClientSession, index: int, arrival: Arrival, due: float
-    ) -> None:
+    async def _request(self, session: aiohttp.ClientSession, index: int, arrival: Arrival, due: float) -> None:
         tally = self._tally
         record = RequestRecord(
             index=index,

@@ -220,9 +220,7 @@ class ModelServer:
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         began = asyncio.get_running_loop().time()
         try:
-            asked = openai_api.read_request(
-                await request.read(), request.headers, chat=chat, model=self._options.model
-            )
+            asked = openai_api.read_request(await request.read(), request.headers, chat=chat, model=self._options.model)
         except BadRequestError as error:
             return _error(str(error), error.status)
         if not self._clocked.batch.fits(asked.input_tokens, asked.output_tokens):

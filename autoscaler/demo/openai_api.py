@@ -84,9 +84,7 @@ class Reply:
             "completion_tokens": self.asked.output_tokens,
             "total_tokens": self.asked.input_tokens + self.asked.output_tokens,
         }
-        return self._document(
-            "chat.completion" if self.asked.chat else "text_completion", [choice], usage=usage
-        )
+        return self._document("chat.completion" if self.asked.chat else "text_completion", [choice], usage=usage)
 
     def nonsense(self) -> bytes:
         """An answer that is well-formed, says 200, and has no choice in it."""
@@ -105,9 +103,7 @@ def words_in(events: bytes) -> int:
 
 def models(model: str) -> bytes:
     """The list of models, of which there is one."""
-    return msgspec.json.encode(
-        {"object": "list", "data": [{"id": model, "object": "model", "owned_by": "stand-in"}]}
-    )
+    return msgspec.json.encode({"object": "list", "data": [{"id": model, "object": "model", "owned_by": "stand-in"}]})
 
 
 def error(message: str, status: int) -> bytes:
@@ -129,9 +125,5 @@ def _words(fields: Mapping[str, Any], *, chat: bool) -> int:
     if not chat:
         return max(1, len(str(fields.get("prompt", "")).split()))
     messages = fields.get("messages")
-    texts = (
-        [str(m.get("content", "")) for m in messages if isinstance(m, dict)]
-        if isinstance(messages, list)
-        else []
-    )
+    texts = [str(m.get("content", "")) for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
     return max(1, sum(len(text.split()) for text in texts))

@@ -90,9 +90,7 @@ def draw(run: Run, path: Path) -> None:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11.5, 8.6), layout="constrained")
         ratios = [1.0, 1.25, 1.15, 0.75]
-        load, capacity, latency, decisions = figure.subplots(
-            4, 1, sharex=True, gridspec_kw={"height_ratios": ratios}
-        )
+        load, capacity, latency, decisions = figure.subplots(4, 1, sharex=True, gridspec_kw={"height_ratios": ratios})
         _draw_load(run, load)
         _draw_capacity(run, capacity)
         _draw_latency(run, latency)
@@ -118,9 +116,7 @@ def _draw_capacity(run: Run, axes: "Axes") -> None:
     minutes = [run.minute(sample.at) for sample in run.samples]
 
     def of(*phases: str) -> list[int]:
-        return [
-            sum(n for phase, n in sample.phases.items() if phase.lower() in phases) for sample in run.samples
-        ]
+        return [sum(n for phase, n in sample.phases.items() if phase.lower() in phases) for sample in run.samples]
 
     serving, draining = of("in_service"), of("draining", "terminating")
     coming = of("requested", "booting", "loading", "ready")
@@ -133,9 +129,7 @@ def _draw_capacity(run: Run, axes: "Axes") -> None:
         linewidth=0,
     )
     wanted = [sample.desired for sample in run.samples]
-    axes.step(
-        minutes, wanted, where="post", color=_INK, linewidth=1.4, linestyle=(0, (4, 2)), label="desired"
-    )
+    axes.step(minutes, wanted, where="post", color=_INK, linewidth=1.4, linestyle=(0, (4, 2)), label="desired")
     needed = _replicas_worth_of_work(run)
     axes.stairs(needed, [i * _BIN_S / _MINUTE_S for i in range(len(needed) + 1)], color=_RED, linewidth=1.1)
     top = max(*wanted, *(a + b + c for a, b, c in zip(serving, coming, draining, strict=True)), *needed, 1)
@@ -255,9 +249,7 @@ def _frame(run: Run, figure: "Figure", rows: Sequence["Axes"]) -> None:
         f"retried {summary.retried}   GPU seconds {summary.gpu_seconds:,.0f} "
         f"(fixed at peak: {summary.fixed_peak_gpu_seconds:,.0f})   seed {summary.seed}"
     )
-    figure.suptitle(
-        verdict, x=0.012, ha="left", fontsize=13, color=_GREEN if summary.slo_met else _RED, weight="bold"
-    )
+    figure.suptitle(verdict, x=0.012, ha="left", fontsize=13, color=_GREEN if summary.slo_met else _RED, weight="bold")
     figure.supxlabel(f"{counts}\n{run.subtitle}".rstrip(), x=0.012, ha="left", fontsize=8.5, color=_MUTED)
 
 
@@ -273,9 +265,7 @@ def _replicas_worth_of_work(run: Run) -> list[float]:
 
 
 def _binned(run: Run, values: Sequence[tuple[float, float]]) -> list[list[float]]:
-    bins: list[list[float]] = [
-        [] for _ in range(int(run.minute(run.samples[-1].at) * _MINUTE_S / _BIN_S) + 1)
-    ]
+    bins: list[list[float]] = [[] for _ in range(int(run.minute(run.samples[-1].at) * _MINUTE_S / _BIN_S) + 1)]
     for at, value in values:
         index = int(run.minute(at) * _MINUTE_S / _BIN_S)
         if index < len(bins):

@@ -56,9 +56,7 @@ class Scene:
         """Trace seconds as they pass on the wall clock."""
         return trace_s / self.time_scale
 
-    def server_command(
-        self, *, port: int | str, stats_dir: Path, seed: int = 0, control: bool = False
-    ) -> list[str]:
+    def server_command(self, *, port: int | str, stats_dir: Path, seed: int = 0, control: bool = False) -> list[str]:
         """How one stand-in replica is started; `port` may be a placeholder that is filled in later."""
         command = [sys.executable, "-m", "autoscaler.demo.model_server", "--port", str(port)]
         command += ["--profile", self.profile, "--time-scale", f"{self.time_scale:g}"]

@@ -22,9 +22,7 @@ from autoscaler.demo.replica_stats import ReplicaStats
 _WANTED = frozenset({"requested", "booting", "loading", "ready", "in_service"})
 _PAID = _WANTED | {"draining", "terminating"}
 
-_LOAD_RATE_PER_S = (
-    2  # requests a wall second that must arrive for a new replica's first request to be expected
-)
+_LOAD_RATE_PER_S = 2  # requests a wall second that must arrive for a new replica's first request to be expected
 
 
 class DaemonSample(msgspec.Struct, kw_only=True):
@@ -148,9 +146,7 @@ def size_changes(samples: Sequence[DaemonSample]) -> list[SizeChange]:
     for earlier, later in pairwise(samples):
         before, after = _count(earlier.phases, _WANTED), _count(later.phases, _WANTED)
         if after != before:
-            change = SizeChange(
-                at=later.at, before=before, after=after, sentence=later.sentence, why=later.why
-            )
+            change = SizeChange(at=later.at, before=before, after=after, sentence=later.sentence, why=later.why)
             found.append(change)
     return found
 
@@ -203,6 +199,4 @@ def _count(phases: Mapping[str, int], which: frozenset[str] | set[str]) -> int:
 
 def _machine_seconds(samples: Sequence[DaemonSample]) -> float:
     """Machines times wall seconds; between two samples the earlier one holds."""
-    return sum(
-        _count(earlier.phases, _PAID) * (later.at - earlier.at) for earlier, later in pairwise(samples)
-    )
+    return sum(_count(earlier.phases, _PAID) * (later.at - earlier.at) for earlier, later in pairwise(samples))

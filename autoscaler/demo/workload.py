@@ -96,9 +96,7 @@ def _arrivals(path: Path, lines: Iterable[str]) -> Iterator[Arrival]:
         found = [row[i] if i < len(row) else "" for i in at]
         arrival_s = _seconds(where, found[0])
         if arrival_s < last_s:
-            raise TraceError(
-                f"{where}: arrival_s: found {found[0]} after {last_s:g}, allowed is sorted order"
-            )
+            raise TraceError(f"{where}: arrival_s: found {found[0]} after {last_s:g}, allowed is sorted order")
         last_s = arrival_s
         count += 1
         yield Arrival(arrival_s, _tokens(where, _COLUMNS[1], found[1]), _tokens(where, _COLUMNS[2], found[2]))
