@@ -6,6 +6,7 @@ Invariant: build() does no network I/O and imports only the kinds that the confi
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -67,9 +68,10 @@ class NoTelemetry:
 class _Workshop:
     """Builds the parts of all pools; keeps the computes that pools share."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, *, read_only: bool = False) -> None:
         self._config = config
         self._clock = clock
+        self._read_only = read_only
         self._computes: dict[str, Compute] = {}
         self.mistakes: list[str] = []
 
@@ -77,20 +79,25 @@ class _Workshop:
         """What the module's build() gives for this choice, or None with one more mistake."""
         context = Context(
             installation=self._config.installation,
-            state_dir=self._config.state_dir,
+            state_dir=self._state_dir(pool),
             clock=self._clock,
             pool=PoolName(pool),
             name=name,
         )
         try:
             module: Any = modules.load(group, choice.kind, choice.path)
-            return getattr(module, function)(choice.settings, context)
+            settings = _looking_only(choice.settings) if self._read_only else choice.settings
+            return getattr(module, function)(settings, context)
         except ConfigError as error:
             self.mistakes += error.mistakes
         except _BUILD_FAULTS as error:
             line = str(error).partition("\n")[0][:200] or type(error).__name__
             self.mistakes.append(f"{choice.path}: {choice.kind} cannot be built: {line}; allowed: see its settings")
         return None
+
+    def _state_dir(self, pool: str) -> str:
+        """A pool's own folder, since two pools may have bindings of one name; what pools share is above it."""
+        return str(Path(self._config.state_dir) / "pools" / pool) if pool else self._config.state_dir
 
     def pool(self, config: PoolConfig) -> PoolParts | None:
         """The parts of one pool, or None with its mistakes told."""
@@ -150,6 +157,11 @@ class _Workshop:
         return _in_worker(choice, policy)
 
 
+def _looking_only(settings: msgspec.Struct) -> msgspec.Struct:
+    """A balancer that would start its own process at the first look must not when nothing may be changed (law 14)."""
+    return msgspec.structs.replace(settings, embedded=False) if getattr(settings, "embedded", False) else settings
+
+
 def _in_worker(choice: Choice, policy: Policy) -> Policy:
     worker: Policy = WorkerPolicy(choice.kind, msgspec.json.encode(choice.settings).decode())
     worker.name = policy.name  # of two of a kind, each keeps its own carry
@@ -159,9 +171,9 @@ def _in_worker(choice: Choice, policy: Policy) -> Policy:
 def build(config: Config, clock: Clock, *, read_only: bool = False) -> Wired:
     """Everything that `config` names; raises ConfigError with every mistake that only the modules can see.
 
-    `read_only`: the ledger makes no file and refuses writes (plan, status, explain).
+    `read_only`: looking makes and starts nothing, and the ledger refuses writes (plan, check).
     """
-    workshop = _Workshop(config, clock)
+    workshop = _Workshop(config, clock, read_only=read_only)
     pools = [workshop.pool(each) for each in config.pools]
     ledger = _ledger(workshop, config.ledger, read_only=read_only)
     if workshop.mistakes or ledger is None:

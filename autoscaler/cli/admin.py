@@ -52,7 +52,8 @@ class Daemon:
             answer = connection.getresponse()
             content = answer.read(_ANSWER_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"no daemon answers at {self.url}: {error or type(error).__name__}") from None
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unreachable(f"no daemon answers at {self.url}: {why}") from None
         finally:
             connection.close()
         return self._read(answer.status, content)

@@ -111,10 +111,11 @@ def _offers(path: str, parts: PoolParts) -> list[Finding]:
 
 def _calls(config: Config, wired: wiring.Wired) -> list[Awaitable[Reached]]:
     calls: list[Awaitable[Reached]] = [_ledger(config, wired), asyncio.to_thread(_admin, config)]
-    for parts in wired.pools:
+    for settings, parts in zip(config.pools, wired.pools, strict=True):
         name = parts.pool.name
+        embedded = {each.name for each in settings.balancers if getattr(each.settings, "embedded", False)}
         calls += [_compute(parts, key) for key in parts.computes]
-        calls += [_balancer(parts, key) for key in parts.balancers]
+        calls += [_balancer(parts, key, ours=key in embedded) for key in parts.balancers]
         if parts.signals:
             calls.append(_telemetry(parts, f"{name} telemetry"))
     return calls
@@ -141,9 +142,15 @@ async def _compute(parts: PoolParts, key: str) -> Reached:
     return await _tried(f"{parts.pool.name} compute {key}", look())
 
 
-async def _balancer(parts: PoolParts, key: str) -> Reached:
+async def _balancer(parts: PoolParts, key: str, *, ours: bool) -> Reached:
     async def look() -> str:
-        return f"{len((await parts.balancers[key].members()).members)} members"
+        try:
+            view = await parts.balancers[key].members()
+        except Unreachable as fault:
+            if not ours:
+                raise
+            return f"does not run; the daemon starts it ({fault})"
+        return f"{len(view.members)} members"
 
     return await _tried(f"{parts.pool.name} balancer {key}", look())
 

@@ -35,7 +35,10 @@ def demo(  # noqa: PLR0917 - typer calls it by name
     out: Annotated[Path, typer.Option(help="The folder for the picture.")] = Path("demo-out"),
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the summary to this file.")] = None,
 ) -> None:
-    """Start a balancer and stand-in replicas, replay recorded traffic, and watch the pool grow and shrink."""
+    """See it work on this machine, under recorded traffic.
+
+    Starts a balancer and stand-in replicas, replays a trace, and shows the pool grow and shrink.
+    """
     wanted = None if duration is None else seconds(duration, "--duration")
     from autoscaler.demo import run
 

@@ -28,7 +28,10 @@ def plan(
     window: Annotated[str, typer.Option(help="How long to look before deciding; two ticks when left out.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Look at the world, decide once, and print what the daemon would do. Changes nothing."""
+    """Show what the daemon would do now; changes nothing.
+
+    Looks twice with a window between, so that rates can be told and checks can pass, then decides once.
+    """
     from autoscaler.cli import planning
 
     found = loaded(config)
@@ -47,7 +50,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check the config and tell what is a bad idea in it; with --online, also reach everything that it names."""
+    """Check the config; with --online, also what it names."""
     from autoscaler.cli import checking
     from autoscaler.domain.faults import ConfigError
 
@@ -67,7 +70,10 @@ def check(
 
 
 def status(config: ConfigPath = DEFAULT_CONFIG, as_json: Json = False) -> None:
-    """Every pool in a line: from the running daemon, else from the ledger."""
+    """Every pool in a line.
+
+    From the running daemon, else from the ledger, and it says which.
+    """
     from autoscaler.cli import snapshot
 
     found = snapshot.of_all(loaded(config))
@@ -107,7 +113,7 @@ def phrased(reason: Any) -> str:
 
 
 def explain(pool: PoolArgument = None, config: ConfigPath = DEFAULT_CONFIG, as_json: Json = False) -> None:
-    """Why a pool has its size: what is wanted, what is allowed, what holds it back, and for how long."""
+    """Why a pool has its size, and what holds it back."""
     from autoscaler.cli import snapshot
 
     settings = loaded(config)

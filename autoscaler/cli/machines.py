@@ -30,7 +30,10 @@ def adopt(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: Json = False,
 ) -> None:
-    """Make a machine that no pool knows this pool's own: it is then checked, admitted and paid like the others."""
+    """Give a machine that no pool knows to a pool.
+
+    It is then checked, admitted and paid like the others.
+    """
     from autoscaler.cli import adopting
 
     found = loaded(config)
@@ -49,7 +52,10 @@ def retire(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: Json = False,
 ) -> None:
-    """Let a machine go: one of a pool drains and ends; one of a pool that is gone from the config ends at once."""
+    """Let a whole machine go.
+
+    One of a pool drains and ends; one of a pool that is gone from the config ends at once.
+    """
     from autoscaler.cli import adopting
 
     found = loaded(config)

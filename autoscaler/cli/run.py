@@ -25,7 +25,10 @@ def register(app: typer.Typer) -> None:
 
 
 def run(config: ConfigPath = DEFAULT_CONFIG) -> None:
-    """Run the daemon until SIGTERM; SIGHUP reads the config again."""
+    """Run the daemon.
+
+    SIGTERM ends it between actions; SIGHUP reads the config again.
+    """
     found = loaded(config)
     make_state_dir(found)
     with held(found):
