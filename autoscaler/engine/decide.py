@@ -88,7 +88,8 @@ def _change_size(draft: Draft, book: Launches, sized: Sized, existing: float) ->
     draft.actions += [launches.order_of(one) for one in book.open if launches.resendable(one, draft.observation)]
     short = sized.target - held
     site = placing.Site(
-        pool=draft.pool, now=draft.now, token_prefix=f"{draft.memory.epoch}-{draft.memory.sequence + 1}",
+        pool=draft.pool, now=draft.now,
+        token_prefix=f"{draft.memory.epoch}-{draft.pool.name}-{draft.memory.sequence + 1}",
         replicas=draft.joined.replicas, book=book, existing=existing, visible=draft.joined.visible,
     )  # fmt: skip
     if short > EPSILON:

@@ -128,7 +128,7 @@ def _next_zone(site: Site, offer: Offer) -> str | None:
 
 
 def _order(site: Site, offer: Offer, zone: str, count: int) -> float:
-    """One open launch; its token is (epoch, sequence, index)."""
+    """One open launch; its token is (epoch, pool, sequence, index): an account is shared by many pools."""
     token = Token(f"{site.token_prefix}-{len(site.launched)}")
     placement = Placement(offer=offer.name, zone=zone)
     same = {one.instance for one in site.replicas if (one.offer, one.zone) == (offer.name, zone) and _counts(one)}

@@ -1,6 +1,7 @@
-"""How long decide() alone takes: p50 and p99 for pools of 10 and 100 replicas with four policies.
+"""How long decide() alone takes: p50 and p99 for 10 and 100 replicas with four policies.
 
-Does: build a steady pool and time single calls. Does not: touch I/O. Invariant: every timed call returns a full decision.
+Does: build a steady pool and time single calls. Does not: touch I/O.
+Invariant: every timed call returns a full decision on a pool that is in service.
 """
 
 from __future__ import annotations
@@ -67,9 +68,16 @@ def observe(replicas: int, now: Instant) -> Observation:
 
     def reading(signal: Signal, kind: Kind, value: float, samples: int = 0) -> Reading:
         return Reading(
-            signal=signal, kind=kind, state=ReadingState.OK, at=now, value=value, covered=replicas,
-            expected=replicas, samples=samples, source="bench",
-        )  # fmt: skip
+            signal=signal,
+            kind=kind,
+            state=ReadingState.OK,
+            at=now,
+            value=value,
+            covered=replicas,
+            expected=replicas,
+            samples=samples,
+            source="bench",
+        )
 
     load = LoadSample(
         at=now,
@@ -88,9 +96,16 @@ def observe(replicas: int, now: Instant) -> Observation:
                 as_of=now,
                 instances=tuple(
                     Instance(
-                        id=one, token=Token("bench-1-0"), offer="only", zone="local", state=InstanceState.RUNNING,
-                        launched_at=Instant(0.0), address=f"10.0.0.{index}", ports=(8000,), boot="b",
-                    )  # fmt: skip
+                        id=one,
+                        token=Token("bench-1-0"),
+                        offer="only",
+                        zone="local",
+                        state=InstanceState.RUNNING,
+                        launched_at=Instant(0.0),
+                        address=f"10.0.0.{index}",
+                        ports=(8000,),
+                        boot="b",
+                    )
                     for index, one in enumerate(ids)
                 ),
             )
@@ -101,9 +116,13 @@ def observe(replicas: int, now: Instant) -> Observation:
                 as_of=now,
                 members=tuple(
                     Member(
-                        endpoint=f"10.0.0.{index}:8000", replica=rid, state=MemberState.ADMITTED,
-                        traffic=Traffic.YES, weight=100, active=12,
-                    )  # fmt: skip
+                        endpoint=f"10.0.0.{index}:8000",
+                        replica=rid,
+                        state=MemberState.ADMITTED,
+                        traffic=Traffic.YES,
+                        weight=100,
+                        active=12,
+                    )
                     for index, rid in enumerate(rids)
                 ),
             )
@@ -144,4 +163,4 @@ def table(calls: int = 500) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(table()))  # noqa: T201 - a benchmark prints
+    print("\n".join(table()))
