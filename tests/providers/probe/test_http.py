@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.demo.model_server import ModelServer
 from autoscaler.demo.replica_stats import ReplicaStats
+from autoscaler.demo.server_options import read_options
 from autoscaler.domain.base import Duration
 from autoscaler.domain.faults import ConfigError
 from autoscaler.domain.replica import ProbeVerdict
@@ -72,32 +74,57 @@ async def stand_in(folder: Path, *arguments: str) -> AsyncIterator[tuple[int, Pa
         await process.wait()
 
 
-@pytest.mark.parametrize("mode", ["refuse", "503", "lie"])
-async def test_the_stand_in_is_never_called_loaded_before_it_is(tmp_path: Path, mode: str) -> None:
-    seen: list[tuple[float, ProbeVerdict]] = []
-    arguments = ("--time-scale", "100", "--load-s", "200", "--while-loading", mode)
-    async with stand_in(tmp_path, *arguments) as (port, stats), a_probe(timeout=Duration(20.0)) as probe:
-        while not seen or not seen[-1][1].loaded:
-            began = time.time()
-            seen.append((began, await probe.check(an_endpoint(port), generate=True)))
+@contextlib.asynccontextmanager
+async def loading_stand_in(stats: Path, mode: str, load_s: float) -> AsyncIterator[int]:
+    """The same server inside this loop: its load is counted from here, not from the start of a slow interpreter."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = ["--port", str(port), "--load-s", str(load_s), "--while-loading", mode, "--stats-file", str(stats)]
+    server = ModelServer(read_options(arguments), time.time())
+    running = asyncio.create_task(server.run())
+    try:
+        yield port
+    finally:
+        server.stop()
+        await running
+
+
+@pytest.mark.parametrize(
+    ("mode", "while_loading"),
+    [
+        ("refuse", "GET /health: connection refused"),
+        ("503", "GET /health: HTTP 503"),
+        ("lie", "POST /v1/completions: HTTP 503"),
+    ],
+)
+async def test_the_stand_in_is_never_called_loaded_before_it_is(tmp_path: Path, mode: str, while_loading: str) -> None:
+    seen: list[ProbeVerdict] = []
+    stats = tmp_path / "stats.json"
+    async with loading_stand_in(stats, mode, 1.0) as port, a_probe(timeout=Duration(20.0)) as probe:
+        while not seen or not seen[-1].loaded:
+            seen.append(await probe.check(an_endpoint(port), generate=True))
+            await asyncio.sleep(0.02)
         ended = time.time()
         shallow = await probe.check(an_endpoint(port), generate=False)
-    loaded_at = msgspec.json.decode(stats.read_bytes(), type=ReplicaStats).load_done_at  # written again when it ends
+    loaded_at = msgspec.json.decode(stats.read_bytes(), type=ReplicaStats).load_done_at
     assert loaded_at is not None
     assert ended >= loaded_at
-    assert all(verdict.certain for _, verdict in seen)
+    assert while_loading in {verdict.detail for verdict in seen}  # it was looked at while loading, and not believed
+    assert all(verdict.certain for verdict in seen)
     assert shallow.loaded
     assert float(shallow.boot) <= loaded_at
     assert shallow.tokens_total is not None
     assert shallow.tokens_total >= 1
-    before = [verdict for began, verdict in seen if began < loaded_at and not verdict.loaded and verdict.alive]
-    if mode == "refuse":
-        assert not before
-    else:
-        assert before  # it answered while it was loading, and was not believed
-        assert {"503": "GET /health: HTTP 503", "lie": "POST /v1/completions: HTTP 503"}[mode] in {
-            verdict.detail for verdict in before
-        }
+
+
+async def test_a_look_without_a_generation_believes_a_liar(tmp_path: Path) -> None:
+    """Why a generation is asked for before admission; and the proof that the test above can fail."""
+    async with loading_stand_in(tmp_path / "stats.json", "lie", 60.0) as port, a_probe() as probe:
+        while not (verdict := await probe.check(an_endpoint(port), generate=False)).alive:
+            await asyncio.sleep(0.02)
+        assert verdict.loaded
+        assert not (await probe.check(an_endpoint(port), generate=True)).loaded
 
 
 async def test_probes_are_not_counted_as_clients(tmp_path: Path) -> None:
@@ -407,6 +434,16 @@ async def test_many_looks_at_a_time_do_not_disturb_one_another() -> None:
     async with good_vllm() as good, good_vllm(**{"/health": never}) as bad, a_probe(timeout=Duration(1.0)) as probe:
         verdicts = await asyncio.gather(*(probe.check(server.endpoint, generate=False) for server in [good, bad] * 20))
     assert [verdict.loaded for verdict in verdicts] == [True, False] * 20
+
+
+async def test_a_caller_with_less_patience_leaves_nothing_behind() -> None:
+    before = asyncio.all_tasks()
+    async with good_vllm(**{"/health": never, "/metrics": never}) as server, a_probe() as probe:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await probe.check(server.endpoint, generate=True)
+        assert len(asyncio.all_tasks() - before) <= 2  # the server's own, at most
+    assert asyncio.all_tasks() == before
 
 
 # -- Documents -------------------------------------------------------------------------------------------
