@@ -95,9 +95,11 @@ class Link:
         settings, fresh = self._site.settings, self._writes and not self._site.seen
         raw = connect(self._site.file, mode="rwc" if fresh else "rw", busy_timeout=settings.busy_timeout)
         try:
-            if self._writes:
+            names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master")}
+            # What is about to be refused is not even set up: that would write to it.
+            if self._writes and ("meta" in names or not (names or self._site.seen)):
                 _set_up(raw, self._site.file, settings.max_mib)
-            else:
+            if not self._writes:
                 raw.execute("PRAGMA query_only = ON")
         except BaseException:
             raw.close()
@@ -135,11 +137,8 @@ class Link:
                 raise NothingThere
         connection = self._engine.connect()
         try:
-            if self._writes:
-                with connection.begin():
-                    about = schema.prepare(connection, self._site.file, self._site.now())
-            else:
-                about = self._look(connection)
+            with connection.begin():
+                about = self._about(connection)
         except BaseException:
             connection.close()
             raise
@@ -149,14 +148,18 @@ class Link:
         self._site.epoch = about.epoch
         return connection
 
-    def _look(self, connection: Connection) -> schema.About:
-        with connection.begin():
-            about = schema.read_about(connection, self._site.file)
+    def _about(self, connection: Connection) -> schema.About:
+        site = self._site
+        about = schema.read_about(connection, site.file)
+        if about is None and site.seen:
+            raise Unreachable(f"ledger {site.file}: found it empty, allowed: the file that was there, or a backup")
+        if self._writes:
+            return schema.prepare(connection, site.file, site.now())
         if about is None:
             raise NothingThere
         if about.schema < schema.SCHEMA:
             raise Refused(
-                f"ledger {self._site.file} has schema {about.schema}, this program reads {schema.SCHEMA}: "
+                f"ledger {site.file} has schema {about.schema}, this program reads {schema.SCHEMA}: "
                 "start `autoscaler run` once to bring it up to date"
             )
         return about

@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from autoscaler.domain.base import Duration, Instant, PoolName
 from autoscaler.domain.decision import Outcome, Record
 from autoscaler.domain.directives import Directives
-from autoscaler.domain.faults import Conflict, PortFault, Refused
+from autoscaler.domain.faults import Conflict, PortFault, Refused, Unreachable
 from autoscaler.domain.memory import Memory
 from providers.ledger.sqlite import codec
 from providers.ledger.sqlite.link import Site
@@ -185,7 +185,7 @@ class Writer:
             with self._site.writer.transaction() as connection:
                 gone = _forget(connection, at - settings.full_records_for, at - settings.summaries_for, most)
                 freed = _give_back(connection)
-        except PortFault:
+        except Unreachable:
             return  # the next save meets the same and tells its asker
         self._backlog = freed or gone >= most
         self._upkeep_at = now
@@ -274,5 +274,8 @@ def _give_back(connection: Connection) -> bool:
     spare = free - max(_FREE_PAGES_KEPT, pages // 4)
     if spare <= 0:
         return False
-    connection.exec_driver_sql(f"PRAGMA incremental_vacuum({min(spare, _FREE_PAGES_STEP)})").fetchall()
+    cursor = connection.connection.cursor()
+    for _ in range(min(spare, _FREE_PAGES_STEP)):  # one by one: Python's driver stops after the first page of many
+        cursor.execute("PRAGMA incremental_vacuum(1)")
+    cursor.close()
     return spare > _FREE_PAGES_STEP

@@ -141,12 +141,12 @@ async def test_a_database_of_another_program_is_refused_and_left_as_it_was(opene
     file.parent.mkdir()
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("CREATE TABLE songs (title)")
+    content = file.read_bytes()
     ledger = opened()
     for call in (ledger.load(POOL), save(ledger, 1)):
         with pytest.raises(Refused, match=r"found a database of something else \(tables songs\), allowed: a ledger"):
             await call
-    with closing(sqlite3.connect(file)) as other:
-        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+    assert file.read_bytes() == content
 
 
 async def test_damage_inside_is_refused_with_the_way_out(opened: Opener, file: Path) -> None:
@@ -220,6 +220,21 @@ async def test_a_file_that_was_replaced_decides_who_may_save(opened: Opener, fil
     assert await save(ledger, 2) == 2
     with closing(sqlite3.connect(file)) as other:
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+async def test_an_empty_file_in_its_place_is_not_taken_for_a_new_ledger(opened: Opener, file: Path) -> None:
+    ledger = opened()
+    await save(ledger, 1)
+    away, empty = file.with_name("away.db"), file.with_name("empty.db")
+    file.rename(away)
+    empty.touch()
+    empty.rename(file)
+    for call in (ledger.load(POOL), save(ledger, 2)):
+        with pytest.raises(Unreachable, match=rf"{file}: found it empty, allowed: "):
+            await call
+    assert file.stat().st_size == 0
+    away.rename(file)
+    assert await save(ledger, 2) == 2
 
 
 async def test_a_folder_that_is_gone_is_unreachable(opened: Opener, file: Path) -> None:
