@@ -142,16 +142,16 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(StarletteHTTPException)
     async def on_http(_: Request, error: StarletteHTTPException) -> JSONResponse:
-        return JSONResponse({"error": str(error.detail)}, status_code=error.status_code, headers=error.headers)
+        return JSONResponse({"detail": str(error.detail)}, status_code=error.status_code, headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def on_body(_: Request, error: RequestValidationError) -> JSONResponse:
         lines = [f"{'.'.join(str(part) for part in one['loc'][1:]) or 'body'}: {one['msg']}" for one in error.errors()]
-        return JSONResponse({"error": "; ".join(lines)}, status_code=422)
+        return JSONResponse({"detail": "; ".join(lines)}, status_code=422)
 
     @app.exception_handler(PortFault)
     async def on_fault(_: Request, error: PortFault) -> JSONResponse:
-        return JSONResponse({"error": f"the ledger does not answer: {error}"}, status_code=503)
+        return JSONResponse({"detail": f"the ledger does not answer: {error}"}, status_code=503)
 
 
 def _health(app: FastAPI, loops: Mapping[PoolName, PoolLoop], services: Services) -> None:

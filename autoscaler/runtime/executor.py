@@ -97,16 +97,16 @@ class Executor:
         ends = loop.time() + budget
         self._admitted.clear()
         batches = self._batches(facts.decision.plan)
-        for number, stage in enumerate(STAGES):
+        kinds = {type(batch[0]) for batch in batches}
+        stages = [here for stage in STAGES if (here := {kind: stage[kind] for kind in stage if kind in kinds})]
+        for number, stage in enumerate(stages):
             now = loop.time()
-            patience = now + (ends - now) / (len(STAGES) - number)
+            patience = now + (ends - now) / (len(stages) - number)
             lanes = [
                 self._lane([batch for batch in batches if type(batch[0]) is kind], bound, facts, patience)
                 for kind, bound in stage.items()
-                if any(type(batch[0]) is kind for batch in batches)
             ]
-            if lanes:
-                await asyncio.gather(*lanes)
+            await asyncio.gather(*lanes)
         if self._broken:
             broken, self._broken = self._broken, []
             raise broken[0]

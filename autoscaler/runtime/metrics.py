@@ -51,6 +51,13 @@ class Metrics:
             buckets=READY_BUCKETS,
             registry=on,
         )
+        self._calls = Histogram(
+            "autoscaler_port_call_seconds",
+            "Calls to ports.",
+            ["source", "call", "result"],
+            buckets=TICK_BUCKETS,
+            registry=on,
+        )
         self._faults = Counter(
             "autoscaler_faults", "Faults by source and kind.", ["pool", "source", "kind"], registry=on
         )
@@ -63,6 +70,10 @@ class Metrics:
         self._unsaved = Counter(
             "autoscaler_ticks_unsaved", "Ticks whose decision could not be saved.", ["pool"], registry=on
         )
+
+    def called(self, source: str, name: str, result: str, seconds: float) -> None:
+        """A call to a port ended; `result`: "ok", "error" or the kind of its fault."""
+        self._calls.labels(source, name, result).observe(seconds)
 
     def watch(self, states: Callable[[], Iterable[Seen]], now: Callable[[], Instant]) -> None:
         """Read the gauges from `states` at every scrape."""

@@ -8,7 +8,7 @@ traceback, the pool starts again after a growing wait, and no other pool notices
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from autoscaler.domain.base import Duration, PoolName
@@ -19,6 +19,7 @@ from autoscaler.ports.lease import Lease
 from autoscaler.ports.ledger import Ledger
 from autoscaler.runtime.api import Api, ApiSettings
 from autoscaler.runtime.clock import SystemClock
+from autoscaler.runtime.foreign import WorkerPolicy
 from autoscaler.runtime.gate import Gate, NullLease
 from autoscaler.runtime.journal import Journal, open_journal
 from autoscaler.runtime.loop import PoolLoop
@@ -235,7 +236,7 @@ class Supervisor:
         await loop.executor.finish(self.options.stop_within)
         self.services.journal.event("pool removed from the config; its machines stay", pool=name)
 
-    async def _retire(self, old: Iterable[PoolParts], active: Sequence[PoolParts]) -> None:
+    async def _retire(self, old: Sequence[PoolParts], active: Sequence[PoolParts]) -> None:
         """Close adapters that nobody uses any more, once every pool has begun a tick with its new ones."""
         for parts in active:
             loop = self.loops.get(parts.pool.name)
@@ -278,8 +279,12 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-async def _close_adapters(old: Iterable[PoolParts], *, keep: Iterable[PoolParts]) -> None:
+async def _close_adapters(old: Sequence[PoolParts], *, keep: Sequence[PoolParts]) -> None:
     """Close every adapter of `old` that `keep` does not use, each once."""
     kept = {id(adapter) for parts in keep for adapter in parts.adapters()}
     unused = {id(adapter): adapter for parts in old for adapter in parts.adapters() if id(adapter) not in kept}
     await asyncio.gather(*(adapter.aclose() for adapter in unused.values()), return_exceptions=True)
+    working = {id(policy) for parts in keep for policy in parts.policies}
+    for policy in {id(policy): policy for parts in old for policy in parts.policies}.values():
+        if isinstance(policy, WorkerPolicy) and id(policy) not in working:
+            policy.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from autoscaler.domain.base import Duration, PoolName
-from autoscaler.domain.decision import Calendar, Recommendation, Reason, Situation
+from autoscaler.domain.decision import Calendar, Reason, Recommendation, Situation
 from autoscaler.domain.load import Signal
 from autoscaler.domain.pool import Bounds, Mode, Offer, Pace, Pool, ReadyRule, ScaleIn, ScaleOut
 from autoscaler.engine.decide import decide
@@ -24,15 +24,16 @@ from tests.support.memory_telemetry import MemoryTelemetry
 
 
 class Asks:
-    """A policy that wants what a test says; no opinion when `units` is None."""
+    """A policy that wants what a test says, whatever the load; no opinion when `units` is None."""
 
     name = "asks"
 
-    def __init__(self, units: float | None) -> None:
+    def __init__(self, units: float | None, *signals: Signal) -> None:
         self.units = units
+        self._signals = frozenset(signals)
 
     def signals(self) -> frozenset[Signal]:
-        return frozenset({Signal.QUEUE_LENGTH})
+        return self._signals
 
     def recommend(self, pool: Pool, situation: Situation, carry: str, calendar: Calendar) -> Recommendation:
         return Recommendation(target=self.units, reason=Reason(code="asked"))
