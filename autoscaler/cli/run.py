@@ -17,6 +17,7 @@ from autoscaler.cli.options import DEFAULT_CONFIG, ConfigPath, loaded
 
 if TYPE_CHECKING:
     from autoscaler.config.schema import Config
+    from autoscaler.runtime.parts import Checkpoint
 
 
 def register(app: typer.Typer) -> None:
@@ -29,10 +30,18 @@ def run(config: ConfigPath = DEFAULT_CONFIG) -> None:
 
     SIGTERM ends it between actions; SIGHUP reads the config again.
     """
-    found = loaded(config)
+    serve(config)
+
+
+def serve(path: Path, checkpoint: Checkpoint | None = None) -> None:
+    """Run the daemon of this config to its end; raises ConfigError or PortFault when it cannot start.
+
+    `checkpoint` is called at the runtime's named points: a test ends the process there.
+    """
+    found = loaded(path)
     make_state_dir(found)
     with held(found):
-        asyncio.run(_run(found, config))
+        asyncio.run(_run(found, path, checkpoint))
 
 
 def make_state_dir(config: Config) -> None:
@@ -55,7 +64,7 @@ def held(config: Config) -> contextlib.AbstractContextManager[Any]:
     return claim
 
 
-async def _run(config: Config, path: Path) -> None:
+async def _run(config: Config, path: Path, checkpoint: Checkpoint | None) -> None:
     from autoscaler import wiring
     from autoscaler.runtime import supervisor
     from autoscaler.runtime.api import ApiSettings
@@ -76,5 +85,6 @@ async def _run(config: Config, path: Path) -> None:
         api=ApiSettings(host=config.admin.host or "0.0.0.0", port=config.admin.port, token=token),  # noqa: S104 - as asked
         journal=open_journal(config.log.format.value, level=config.log.level.value),
         reload=lambda: wiring.build_pools(loaded(path), clock),
+        checkpoint=checkpoint or supervisor.no_checkpoint,
     )
     await supervisor.run(wired.pools, wired.ledger, options)
