@@ -54,8 +54,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "source_fault": "{source}: {detail}",
     "no_traffic": "{replica} is admitted but the balancer sends it nothing",
     # policies
-    "below_target": "{signal} {value} at {target} a unit needs {wanted}",
-    "above_target": "{signal} {value} at {target} a unit needs only {wanted}",
+    "above_target": "{signal} {value} at {target} a unit needs {wanted}",
+    "below_target": "{signal} {value} at {target} a unit needs only {wanted}",
     "within_tolerance": "{signal} {value} is within tolerance of {target}",
     "at_cap": "{signal} {value} is at its cap",
     "load_from_zero": "{signal} {value} with nothing running",
