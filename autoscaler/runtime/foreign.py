@@ -98,7 +98,9 @@ class WorkerPolicy:
             self.close()
             raise PolicyBroken(f"policy {self.name}: no answer within {within:g} s; its worker was ended")
         fine, answer = pipe.recv_bytes(1), pipe.recv_bytes(4 * CARRY_MAX)
-        if fine == b"n":
+        if fine == b"e":
+            self.close()
+        if fine != b"y":
             raise PolicyBroken(f"policy {self.name}: {answer.decode(errors='replace')[:300]}")
         return answer
 
@@ -129,7 +131,7 @@ def mistake_in(answer: Recommendation) -> str:
 
 
 def serve(pipe: Connection, kind: str, settings: str) -> None:
-    """The worker: build the policy, then answer until the pipe ends. Every answer is a mark and JSON.
+    """The worker: build the policy, then answer until the pipe ends. Every answer is a mark and JSON or a reason.
 
     An error ends the worker with its traceback; the daemon is told what it was before.
     """
@@ -144,7 +146,7 @@ def serve(pipe: Connection, kind: str, settings: str) -> None:
             _say(pipe, *_answered(policy, question))
     finally:
         if (error := sys.exception()) is not None:
-            _say(pipe, b"n", f"{type(error).__name__}: {error}"[:300].encode())
+            _say(pipe, b"e", f"{type(error).__name__}: {error}"[:300].encode())
 
 
 def _built(kind: str, settings: str) -> Any:
@@ -154,7 +156,7 @@ def _built(kind: str, settings: str) -> Any:
 
 
 def _answered(policy: Any, question: tuple[Any, ...]) -> tuple[bytes, bytes]:
-    """A mark ("y" or "n") and the JSON or the reason. JSON has no NaN, so numbers are checked on this side too."""
+    """A mark ("y" or "n"; "e" would be the end) and the JSON or the reason. JSON has no NaN, so numbers are checked on this side too."""
     if question[0] == "signals":
         return b"y", msgspec.json.encode(sorted(policy.signals()))
     answer = policy.recommend(*question[1:])
