@@ -18,8 +18,8 @@ ALLOWED: Final = "a duration such as 30s, 5m, 2h or 1d, or a number of seconds"
 LONGEST: Final = 10 * 365 * 86400.0
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)")
-_NUMBER: Final = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
+_PART: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _TEXT_LONGEST: Final = 64
 
 

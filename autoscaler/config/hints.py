@@ -185,10 +185,17 @@ _WORDS: dict[Any, str] = {
 def allowed(hint: Hint) -> str:
     """What may stand there, in words: `one of act, advise`, `a whole number, at least 0`."""
     plain, metas = _plain(hint.type)
+    described = next((meta.description for meta in metas if meta.description), None)
+    if described is not None:
+        return described
     words = _allowed(plain)
     for name, value in _limits(metas).items():
-        words += f", {_LIMIT_WORDS[name]} {value}"
+        words += ", not empty" if (name, value) == ("min_length", 1) else f", {_LIMIT_WORDS[name]} {_number(value)}"
     return words
+
+
+def _number(value: object) -> str:
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 _LIMIT_WORDS = {

@@ -42,7 +42,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 Rule = Callable[[PoolConfig], Iterator[Finding]]
 _LATENCY: Final = frozenset({Signal.TTFT_S_P95, Signal.E2E_S_P95})
-_LOAD: Final = frozenset(Signal) - _LATENCY
 
 
 def _warn(path: str, what: str, mend: str) -> Finding:
@@ -191,15 +190,13 @@ def _gates(pool: PoolConfig) -> Iterator[Finding]:
             "gpu_utilization is the only gate: it is near 1 with one request as with a hundred",
             "add target_tracking on queue_length or running",
         )
-    if signals and signals <= _LATENCY:
+    leaves = {choice.kind for choice in _flat(pool.policies) if not choice.children}
+    if leaves == {"latency_slo"} or (signals and signals <= _LATENCY):
         yield _warn(
             f"{pool.path}.policies",
-            "only latencies: nothing says when the pool may shrink",
+            "only latencies: they say when to grow, and nothing says when the pool may shrink",
             "add target_tracking on queue_length, running or gpu_utilization",
         )
-    for choice in _flat(pool.policies):
-        if choice.kind == "latency_slo" and not _signals(pool) & _LOAD:
-            yield _warn(choice.path, "no signal of load beside the latency", "add queue_length or gpu_utilization")
 
 
 def _steps(pool: PoolConfig) -> Iterator[Finding]:

@@ -45,10 +45,10 @@ def from_mapping(mapping: dict[str, Any], path: Path, environment: Environment) 
     base = path.absolute().parent
     ledger, wrong = _ledger(merged, base)
     mistakes += wrong
-    admin = None
-    if section is not None:
-        admin, wrong = _admin(section.admin, environment.token, base)
-        mistakes += wrong
+    # Read by itself too, so that a mistake elsewhere does not hide one in here; what is wrong in it is told above.
+    listening, _ = validate(AdminSection, merged.get("admin", {}), "admin")
+    admin, wrong = _admin(listening, environment.token, base) if listening else (None, [])
+    mistakes += wrong
     mistakes += _across(pools, admin)
     if mistakes or section is None or ledger is None or admin is None:
         raise ConfigError(list(dict.fromkeys(mistakes)))

@@ -61,7 +61,9 @@ def read_pool(mapping: object, path: str, installation: str) -> tuple[PoolConfig
     parts = _Parts(
         pool=section,
         offers=[read_section(OFFER, each, here) for each, here in _listed(mapping, "offers", path)],
-        ready=read_section(READY, ready if isinstance(ready, Mapping) else {}, at(path, "ready_when")),
+        ready=read_section(READY, ready, at(path, "ready_when"))
+        if isinstance(ready, Mapping)
+        else Section(None, None, []),
         balancers=[read_section(BALANCER, each, here) for each, here in _listed(mapping, "balancers", path)],
         telemetry=read_section(TELEMETRY, telemetry, at(path, "telemetry")) if isinstance(telemetry, Mapping) else None,
         policies=[read_policy(each, here) for each, here in _listed(mapping, "policies", path)],

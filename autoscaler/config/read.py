@@ -48,14 +48,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 def read_text(path: Path, what: str, size_max: int = SIZE_MAX) -> str:
     """The text of a small regular file that only its owner and group can write; raises ConfigError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block us
-        with os.fdopen(descriptor, "rb") as file:
-            seen = os.fstat(file.fileno())
-            if not stat.S_ISREG(seen.st_mode):
-                raise ConfigError([f"{path}: is no regular file; allowed: the path of {what}"])
-            if seen.st_mode & stat.S_IWOTH:
-                raise ConfigError([f"{path}: everyone may write to it; allowed: chmod o-w"])
-            content = file.read(size_max + 1)
+        content = _content(path, what, size_max + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError([f"{path}: cannot be read: {reason}; allowed: the path of {what}"]) from None
@@ -68,6 +61,20 @@ def read_text(path: Path, what: str, size_max: int = SIZE_MAX) -> str:
     if "\0" in text:
         raise ConfigError([f"{path}: is binary (it holds a NUL byte); allowed: {what}"])
     return text
+
+
+def _content(path: Path, what: str, most: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block us
+    try:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            raise ConfigError([f"{path}: is no regular file; allowed: the path of {what}"])
+        if seen.st_mode & stat.S_IWOTH:
+            raise ConfigError([f"{path}: everyone may write to it; allowed: chmod o-w"])
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

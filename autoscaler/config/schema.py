@@ -18,7 +18,8 @@ from autoscaler.domain.pool import DrainRule, Mode, Pace, Pool, ReadyRule
 
 #: Names travel in tags, labels, file names and URLs.
 NAME_PATTERN = r"^[a-z0-9](?:[a-z0-9._\-]{0,61}[a-z0-9])?$"
-Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+NAME_WORDS = "up to 63 of a-z, 0-9, dot, dash and underscore, a letter or digit first and last"
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN, description=NAME_WORDS)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Units = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=100_000)]

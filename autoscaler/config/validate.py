@@ -90,7 +90,10 @@ def _built(struct_type: type[S], model: BaseModel) -> S:
 
 def _told(struct_type: type[msgspec.Struct], error: ValidationError, path: str, also: Collection[str]) -> list[str]:
     mistakes: list[str] = []
-    for each in error.errors(include_url=False, include_context=True, include_input=True):
+    found = error.errors(include_url=False, include_context=True, include_input=True)
+    for each in found:
+        if each["type"] == "too_short" and any(other["loc"][:-1] == each["loc"] for other in found):
+            continue  # too short only because an element is wrong, which is told
         location = tuple(part for part in each["loc"] if part != "[key]")
         here, hint = _walk(struct_type, location, path)
         cause = each.get("ctx", {}).get("error")
