@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -43,12 +44,14 @@ class World(NamedTuple):
     request: str
     impossible: str
     gone_within_s: float
+    installation: str
 
-    def pool(self, name: str = "p", installation: str = "contract") -> Pool:
+    def pool(self, name: str = "p", installation: str = "") -> Pool:
         """A pool of this world."""
         offer = Offer(name="offer", compute="c", zones=("local",), request=self.request)
         bounds = Bounds(min=0, max=10)
-        return Pool(installation=installation, name=PoolName(name), bounds=bounds, offers=(offer,))
+        owner = f"{self.installation}{installation}"
+        return Pool(installation=owner, name=PoolName(name), bounds=bounds, offers=(offer,))
 
 
 Harness = Callable[[Path], AbstractAsyncContextManager[World]]
@@ -56,8 +59,10 @@ Harness = Callable[[Path], AbstractAsyncContextManager[World]]
 
 @asynccontextmanager
 async def _local_process(folder: Path) -> AsyncGenerator[World]:
+    installation = uuid.uuid4().hex  # tests that run at the same time share this machine
+
     def build() -> Compute:
-        return local_process.build(settings, Context(installation="contract", state_dir=str(folder), clock=CLOCK))
+        return local_process.build(settings, Context(installation=installation, state_dir=str(folder), clock=CLOCK))
 
     def request(program: str) -> local_process.Settings:
         command = (program, "-c", "import time; time.sleep(300)", "{port}")
@@ -72,6 +77,7 @@ async def _local_process(folder: Path) -> AsyncGenerator[World]:
             msgspec.json.encode(settings).decode(),
             msgspec.json.encode(request("no-such-program")).decode(),
             gone_within_s=5.0,
+            installation=installation,
         )
     finally:
         await compute.aclose()
@@ -130,7 +136,7 @@ async def until_gone(world: World, pool: Pool) -> None:
 
 async def test_an_empty_account_shows_an_empty_pool(world: World) -> None:
     view = await world.compute.observe(world.pool(), (), CLOCK.now())
-    assert (view.instances, view.launches, view.foreign) == ((), {}, ())
+    assert (view.instances, view.launches) == ((), {})
 
 
 async def test_a_launch_shows_machines_with_token_offer_zone_and_epoch(world: World) -> None:

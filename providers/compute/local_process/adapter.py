@@ -127,7 +127,8 @@ class LocalProcessCompute:
             if self._store.is_withdrawn(_key(pool, order.token)):
                 raise Refused(_withdrawn(order.token))
             machines = scan(self._store.records)
-            alive = {one.tags.instance for one in machines}
+            # Another installation may have the same pool and token: its machines are not ours.
+            alive = {one.tags.instance for one in machines if _owned_by(one.tags, pool)}
             names = {index: _instance(pool, order.token, index) for index in range(order.count)}
             missing = [i for i, name in names.items() if name not in alive and not self._store.was_started(name)]
             failures: list[PortFault] = []
@@ -135,7 +136,7 @@ class LocalProcessCompute:
                 commands = self._commands(pool, order, settings, missing, {one.tags.port for one in machines})
                 answers = processes.start(commands, [lock])
                 failures = [answer for answer in answers if isinstance(answer, PortFault)]
-                self._store.tidy(alive)
+                self._store.tidy(one.tags.instance for one in machines)
                 self._sweep(pool, machines)
         self._forget_snapshot()
         ids = tuple(InstanceId(name) for name in names.values() if self._store.was_started(name) or name in alive)

@@ -21,7 +21,7 @@ from autoscaler.domain.replica import Endpoint, Member, MemberState, Traffic
 from autoscaler.ports.build import Context
 from providers._shared.processes import is_alive, read_record, start_of
 from providers.balancer import envoy
-from providers.balancer.envoy import EnvoyBalancer, Settings
+from providers.balancer.envoy import EnvoyBalancer, Settings, endpoints
 from providers.balancer.envoy.bootstrap import bootstrap
 from providers.balancer.envoy.settings import STRATEGIES, Address, Layout, Strategy
 from tests.support.streaming import Seen, WallClock, ask, ask_many, backends, free_ports
@@ -148,6 +148,21 @@ async def test_a_corrupt_endpoint_file_is_kept_and_traffic_goes_on(ours: Ours) -
         assert (await ours.balancer.members()).members == ()
         await ours.balancer.admit([one.endpoint()])
         await until_traffic(ours.balancer, 1)
+
+
+@pytest.mark.e2e
+async def test_a_member_that_envoy_does_not_list_takes_no_traffic(ours: Ours) -> None:
+    """A file written in place is not noticed by Envoy: it says more than Envoy does."""
+    async with backends(2) as (one, other):
+        await ours.balancer.admit([one.endpoint()])
+        await until_traffic(ours.balancer, 1)
+        more = endpoints.admitted(endpoints.read(ours.layout.endpoints), [other.endpoint()])
+        ours.layout.endpoints.write_bytes(endpoints.encode(more, ours.settings.cluster, 99))
+        found = {member.replica: member for member in (await ours.balancer.members()).members}
+        assert found[one.endpoint().replica].traffic is Traffic.YES
+        unseen = found[other.endpoint().replica]
+        assert (unseen.traffic, unseen.active) == (Traffic.NO, None)
+        assert unseen.reason == "Envoy has not taken it into its list (yet)"
 
 
 @pytest.mark.e2e

@@ -32,7 +32,11 @@ SLEEP = "import time; time.sleep(300)"
 CLOCK = WallClock()
 
 
-def a_pool(settings: Settings, name: str = "p", installation: str = "test") -> Pool:
+#: Tests that run at the same time share this machine.
+HERE = f"test-{os.getpid()}"
+
+
+def a_pool(settings: Settings, name: str = "p", installation: str = HERE) -> Pool:
     request = msgspec.json.encode(settings).decode()
     offer = Offer(name="offer", compute="c", request=request)
     return Pool(installation=installation, name=PoolName(name), bounds=Bounds(min=0, max=9), offers=(offer,))
@@ -50,13 +54,14 @@ def an_order(pool: Pool, token: str = "e-1-0", count: int = 1) -> Launch:
 
 @pytest.fixture
 async def compute(tmp_path: Path) -> AsyncGenerator[LocalProcessCompute]:
-    context = Context(installation="test", state_dir=str(tmp_path), clock=CLOCK)
+    context = Context(installation=HERE, state_dir=str(tmp_path), clock=CLOCK)
     one = local_process.build(running(SLEEP), context)
     yield one
     await one.aclose()
     for machine in scan(tmp_path / "local_process" / "records"):
         if str(tmp_path) in machine_log(machine.mark.pid):
             os.killpg(machine.mark.pid, signal.SIGKILL)
+            await until(lambda gone=machine.mark: not processes.is_alive(gone))  # type: ignore[misc]
 
 
 def machine_log(pid: int) -> str:
@@ -124,6 +129,45 @@ async def test_a_launcher_that_is_killed_leaves_one_replica(
 ) -> None:
     """A helper process launches and is killed; whoever comes next finds the same replica by its tags."""
     pool = a_pool(running(SLEEP))
+    helper = a_launcher(pool, an_order(pool, count=2), tmp_path, suicide=survivors == "the launcher answers nothing")
+    with helper:
+        assert helper.stdout is not None
+        answer = helper.stdout.readline()  # empty when it killed itself before answering
+        helper.kill()
+    assert bool(answer) == (survivors == "the launcher dies after its answer")
+    before = await seen(compute, pool)
+    assert len(before) == 2
+    state = await compute.launch(pool, an_order(pool, count=2))
+    assert await seen(compute, pool) == before
+    assert sorted(state.ids) == [one.id for one in before]
+
+
+async def test_a_launcher_that_is_killed_in_the_middle_of_a_start_leaves_one_replica(
+    compute: LocalProcessCompute, tmp_path: Path
+) -> None:
+    """The next launch of the token waits for the start that goes on without its launcher."""
+    pool = a_pool(running(SLEEP))
+    store = Store(str(tmp_path))
+    store.prepare()
+    fifo = store.log("p-e-1-0-0")
+    os.mkfifo(fifo)  # opening the log blocks until somebody reads it: a start that takes long
+    with a_launcher(pool, an_order(pool), tmp_path, suicide=False) as helper:
+        await until(lambda: len(psutil.Process(helper.pid).children(recursive=True)) == 2, 20)
+        helper.kill()
+    launching = asyncio.create_task(compute.launch(pool, an_order(pool)))
+    await asyncio.sleep(0.5)
+    assert not launching.done()
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    state = await launching
+    (one,) = await seen(compute, pool)
+    assert state.ids == (one.id,)
+    await compute.terminate(pool, state.ids)
+    await until(lambda: processes.start_of(pid_of(one)) == "")
+    os.close(reader)
+
+
+def a_launcher(pool: Pool, order: Launch, folder: Path, *, suicide: bool) -> "subprocess.Popen[bytes]":
+    """Start a process that launches, says so and waits; `suicide`: it is killed between the start and the answer."""
     script = dedent(f"""
         import asyncio, sys
         import msgspec
@@ -134,7 +178,7 @@ async def test_a_launcher_that_is_killed_leaves_one_replica(
         from providers.compute import local_process
         from tests.support.streaming import WallClock
 
-        if {survivors == "the launcher answers nothing"}:
+        if {suicide}:
             import os
             really = processes.start
             def start(commands, locks=()):
@@ -143,7 +187,7 @@ async def test_a_launcher_that_is_killed_leaves_one_replica(
             processes.start = start
 
         async def main():
-            context = Context(installation="test", state_dir={str(tmp_path)!r}, clock=WallClock())
+            context = Context(installation={HERE!r}, state_dir={str(folder)!r}, clock=WallClock())
             compute = local_process.LocalProcessCompute(context)
             pool = msgspec.json.decode(sys.argv[1], type=Pool)
             print((await compute.launch(pool, msgspec.json.decode(sys.argv[2], type=Launch))).ids, flush=True)
@@ -151,24 +195,13 @@ async def test_a_launcher_that_is_killed_leaves_one_replica(
 
         asyncio.run(main())
     """)
-    order = an_order(pool, count=2)
     arguments = [msgspec.json.encode(value).decode() for value in (pool, order)]
-    helper = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[3],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
-    with helper:
-        assert helper.stdout is not None
-        answer = helper.stdout.readline()  # empty when it killed itself before answering
-        helper.kill()
-    assert bool(answer) == (survivors == "the launcher dies after its answer")
-    before = await seen(compute, pool)
-    assert len(before) == 2
-    state = await compute.launch(pool, order)
-    assert await seen(compute, pool) == before
-    assert sorted(state.ids) == [one.id for one in before]
 
 
 async def test_whoever_starts_holds_the_lock_until_the_command_runs(tmp_path: Path) -> None:
@@ -244,7 +277,7 @@ async def test_a_process_of_the_same_name_or_with_tags_written_by_hand_is_never_
     try:
         assert await seen(compute, pool) == [one]
         await compute.terminate(pool, [one.id])
-        await until(lambda: not psutil.pid_exists(pid_of(one)))
+        await until(lambda: processes.start_of(pid_of(one)) == "")
         assert [other.poll() for other in (others[0], others[2])] == [None, None]
     finally:
         for other in others:
@@ -275,6 +308,30 @@ async def test_a_number_given_to_another_process_is_not_taken_for_the_replica(
         other.wait()
 
 
+async def test_inherited_tags_under_a_number_that_was_used_again_are_not_taken_for_the_replica(
+    compute: LocalProcessCompute,
+) -> None:
+    """A child outlives the replica and later gets its number: the number is right, the start is another one."""
+    pool = a_pool(running(SLEEP))
+    one = await launched(compute, pool)
+    env = {key: value for key, value in psutil.Process(pid_of(one)).environ().items() if "AUTOSCALER_TAG" in key}
+    started = one.boot.partition(":")[2]
+    code = dedent(f"""
+        import os, sys
+        os.environ["AUTOSCALER_TAG_LEADER"] = f"{{os.getpid()}}:{started}"
+        os.execve(sys.executable, [sys.executable, "-c", {SLEEP!r}], os.environ)
+    """)
+    other = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={**os.environ, **env})
+    try:
+        await until(
+            lambda: psutil.Process(other.pid).environ().get("AUTOSCALER_TAG_LEADER") == f"{other.pid}:{started}"
+        )
+        assert await seen(compute, pool) == [one]
+    finally:
+        other.kill()
+        other.wait()
+
+
 async def test_a_replica_that_hides_its_environment_is_known_by_its_record(compute: LocalProcessCompute) -> None:
     code = f"import os, sys; os.execve(sys.executable, [sys.executable, '-c', {SLEEP!r}], {{}})"
     pool = a_pool(running(code))
@@ -283,7 +340,7 @@ async def test_a_replica_that_hides_its_environment_is_known_by_its_record(compu
     assert await seen(compute, pool) == [one]
     assert (await compute.launch(pool, an_order(pool))).ids == (one.id,)
     await compute.terminate(pool, [one.id])
-    await until(lambda: not psutil.pid_exists(pid_of(one)))
+    await until(lambda: processes.start_of(pid_of(one)) == "")
 
 
 async def test_a_replica_is_found_when_all_files_are_lost(compute: LocalProcessCompute, tmp_path: Path) -> None:
@@ -347,7 +404,7 @@ async def test_who_ignores_sigterm_is_killed_after_the_grace_although_nobody_wai
     (shown,) = await seen(compute, pool)
     assert shown.state is InstanceState.STOPPING
     await compute.aclose()  # nobody looks any more
-    await until(lambda: not psutil.pid_exists(pid_of(one)))
+    await until(lambda: processes.start_of(pid_of(one)) == "")
     assert time.monotonic() - begun >= 0.5
 
 
@@ -359,7 +416,7 @@ async def test_an_end_that_somebody_killed_is_taken_up_again(compute: LocalProce
     stamp = Stamp(CLOCK.now() - 1000, 300.0)
     store.stamp(one.id, stamp)  # asked long ago, and the process that should have ended it is gone
     await compute.terminate(pool, [one.id])
-    await until(lambda: not psutil.pid_exists(pid_of(one)))
+    await until(lambda: processes.start_of(pid_of(one)) == "")
 
 
 async def test_there_is_no_standby(compute: LocalProcessCompute) -> None:
@@ -437,6 +494,25 @@ async def test_pools_that_look_at_the_same_time_share_one_scan(
     assert len(scans) == 2
 
 
+async def test_another_installation_with_the_same_pool_and_token_is_in_nobodys_way(
+    compute: LocalProcessCompute, tmp_path: Path
+) -> None:
+    mine, theirs = a_pool(running(SLEEP)), a_pool(running(SLEEP), installation=f"{HERE}-2")
+    other_folder = tmp_path / "other"
+    other = local_process.build(
+        running(SLEEP), Context(installation=theirs.installation, state_dir=str(other_folder), clock=CLOCK)
+    )
+    one, another = await launched(compute, mine), await launched(other, theirs)
+    assert one.id == another.id
+    assert one.ports != another.ports
+    await compute.terminate(mine, [one.id])
+    await until(lambda: processes.start_of(pid_of(one)) == "")
+    assert await seen(other, theirs) == [another]
+    await other.terminate(theirs, [another.id])
+    await until(lambda: processes.start_of(pid_of(another)) == "")
+    await other.aclose()
+
+
 async def test_a_pool_that_no_config_knows_is_reported_after_a_minute(
     compute: LocalProcessCompute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +525,7 @@ async def test_a_pool_that_no_config_knows_is_reported_after_a_minute(
     monkeypatch.setattr(local_process.adapter, "_UNKNOWN_AFTER", Duration(0.0))
     view = await compute.observe(known, (), CLOCK.now())
     (stranger,) = [other for other in view.foreign if other.id in mine]
-    assert (stranger.id, stranger.detail) == (state.ids[0], "installation test, pool unknown")
+    assert (stranger.id, stranger.detail) == (state.ids[0], f"installation {HERE}, pool unknown")
 
 
 async def test_logs_are_bounded(tmp_path: Path) -> None:
