@@ -9,6 +9,7 @@ Invariant: all four rows share one axis of trace time, and a missed objective is
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ class PictureError(RuntimeError):
     """No picture can be drawn; the message says what is missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """What is drawn."""
 
@@ -65,7 +66,7 @@ class Run:
     prefill_tokens_per_s: float
     subtitle: str = ""
 
-    @property
+    @cached_property
     def began_at(self) -> float:
         """The wall clock at the left edge: the daemon's first sample or the first request."""
         stamps = [sample.at for sample in self.samples[:1]]

@@ -101,7 +101,7 @@ class _Stage:
         last = self.played.samples[-1] if self.played.samples else None
         progress = self._progress() or Progress(at=0.0, elapsed_s=0.0, scheduled=self.play.requests)
         scale = self.play.scene.time_scale
-        p95 = progress.ttft_s_p95
+        p95 = None if progress.done else progress.ttft_s_p95
         if last is not None and last.ttft_s_p95 is not None:
             p95 = last.ttft_s_p95 * scale
         frame = Frame(
@@ -135,6 +135,8 @@ class _Stage:
             return None
 
     def _tell_changes(self) -> None:
+        if self.load_began is None:
+            return
         changes = size_changes(self.played.samples)
         for change in changes[self.changes :]:
             style = "yellow" if change.after > change.before else "green"

@@ -76,6 +76,9 @@ def main(options: Options) -> int:
     except KeyboardInterrupt:
         _say(errors, "interrupted: everything that was started has ended")
         return _INTERRUPTED
+    except ConfigError as error:
+        _say(errors, str(error))
+        return _BAD_USAGE
     except DemoError as error:
         _say(errors, str(error))
         return _CANNOT

@@ -212,7 +212,7 @@ def _replicas(frame: Frame, most: int) -> Text:
 
 def _time(frame: Frame) -> Text:
     row = Text(f"{frame.stage}: {clock(frame.trace_s)}", no_wrap=True, overflow="ellipsis")
-    if frame.trace_length_s > 0:
+    if frame.trace_s < frame.trace_length_s:
         row.append(f" of {clock(frame.trace_length_s)} trace time")
     return row.append(f"   about {frame.left_wall_s:.0f} s left   Ctrl-C ends all", style="bright_black")
 
@@ -245,7 +245,7 @@ def summary_view(summary: Summary) -> Group:
     table.add_row("requests", Text.assemble(f"{summary.requests:,}: ", (counts, style)))
     table.add_row(
         "replicas",
-        f"1 to {summary.replicas_peak} and back to {summary.replicas_end}, in {summary.scale_outs} steps out and "
+        f"1 to {summary.replicas_peak} and back to {summary.replicas_end}: {summary.scale_outs} steps out, "
         f"{summary.scale_ins} in",
     )
     waits = sorted(summary.ready_to_first_request_s)
@@ -255,8 +255,7 @@ def summary_view(summary: Summary) -> Group:
     saved = 1.0 - summary.gpu_seconds / summary.fixed_peak_gpu_seconds if summary.fixed_peak_gpu_seconds else 0.0
     table.add_row(
         "GPU seconds",
-        f"{summary.gpu_seconds:,.0f}; the peak's size all the time: {summary.fixed_peak_gpu_seconds:,.0f} "
-        f"({saved:.0%} less)",
+        f"{summary.gpu_seconds:,.0f}, {saved:.0%} less than the peak all the time",
     )
     table.add_row("time", f"{clock(summary.duration_s)} of trace time in {summary.wall_s:.0f} s, seed {summary.seed}")
     return Group(verdict, table)

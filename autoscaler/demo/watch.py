@@ -34,6 +34,8 @@ class Watch:
     def __init__(self, world: World, time_scale: float) -> None:
         """Connect to nothing yet."""
         self._scale = time_scale
+        self._target: float | None = None
+        self._changed_why = ""
         self._daemon = http.client.HTTPConnection("127.0.0.1", world.admin_port, timeout=_TIMEOUT_S)
         self._proxy = http.client.HTTPConnection("127.0.0.1", world.proxy_admin_port, timeout=_TIMEOUT_S)
 
@@ -70,6 +72,8 @@ class Watch:
         if pool["at"] is None:
             return None
         reasons = [(one["recommendation"]["target"], one["recommendation"]["reason"]) for one in pool["opinions"]]
+        if pool["target"] != self._target:  # what follows from it is seen some looks later, and has this reason
+            self._target, self._changed_why = pool["target"], self._why(reasons)
         return DaemonSample(
             at=time.time(),
             phases=pool["phases"],
@@ -78,7 +82,7 @@ class Watch:
             ttft_s_p95=_ttft_s(reasons),
             trust=f"{pool['trust']}: {pool['trust_why']}",
             sentence=pool["sentence"],
-            why=self._why(reasons),
+            why=self._changed_why,
         )
 
     def _why(self, reasons: Sequence[tuple[float | None, dict[str, Any]]]) -> str:

@@ -7,6 +7,7 @@ What is scaled and what is not: whatever the pool decides by (tick, cooldown, st
 rates) is divided by the time scale. How quickly a dead process is noticed is a matter of this machine, and is not.
 """
 
+import secrets
 import socket
 import sys
 import textwrap
@@ -36,9 +37,14 @@ _MARKS = ("target", "at_least", "below", "above", "objective")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Where everything of one run lies. Ports are on loopback."""
+    """Where everything of one run lies. Ports are on loopback.
+
+    `installation` is a name that no other run has: machines are known by their installation and pool, and two demos
+    on one machine must not adopt each other's replicas.
+    """
 
     root: Path
+    installation: str
     admin_port: int
     listen_port: int
     proxy_admin_port: int
@@ -82,7 +88,10 @@ def make(root: Path) -> World:
             taken = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             taken.bind(("127.0.0.1", 0))
             ports.append(int(taken.getsockname()[1]))
-    world = World(root=root, admin_port=ports[0], listen_port=ports[1], proxy_admin_port=ports[2])
+    installation = f"demo-{secrets.token_hex(6)}"
+    world = World(
+        root=root, installation=installation, admin_port=ports[0], listen_port=ports[1], proxy_admin_port=ports[2]
+    )
     for folder in (world.state, world.stats):
         folder.mkdir(mode=0o700)
     return world
@@ -128,7 +137,7 @@ def config(world: World, scene: Scene, policies: Sequence[object], seed: int) ->
     """The daemon's config, as the file will say it."""
     command = scene.server_command(port="{port}", stats_dir=world.stats, seed=seed)
     return {
-        "installation": "demo",
+        "installation": world.installation,
         "ledger": f"sqlite:///{world.state / 'autoscaler.db'}",
         "state_dir": str(world.state),
         "admin": {"listen": f"127.0.0.1:{world.admin_port}"},

@@ -49,9 +49,7 @@ async def test_a_healthy_server_answers_every_request_once(serve: Serve, tmp_pat
 
 async def test_it_does_not_wait_for_earlier_answers(serve: Serve, tmp_path: Path) -> None:
     address = await serve("--time-scale", "100", "--control", "--fail", "stall")
-    progress, records = await replay(
-        address, tmp_path / "r.jsonl", some_arrivals(300, every_s=0.1), timeout_s=150
-    )
+    progress, records = await replay(address, tmp_path / "r.jsonl", some_arrivals(300, every_s=0.1), timeout_s=150)
     assert progress.in_flight_peak == 300
     sent = sorted(record.sent_at for record in records)
     assert 0.29 <= sent[-1] - sent[0] < 1.4  # 30 s at 100 times the speed, and no request waits for an answer

@@ -65,9 +65,7 @@ async def test_while_it_loads_the_port_refuses_as_vllms_does(
     assert (await stats_of(client, address)).received_before_ready == 0
 
 
-async def test_while_it_loads_every_route_may_answer_503(
-    serve: Serve, client: aiohttp.ClientSession, ask: Ask
-) -> None:
+async def test_while_it_loads_every_route_may_answer_503(serve: Serve, client: aiohttp.ClientSession, ask: Ask) -> None:
     address = await serve("--fail", "never-load", "--while-loading", "503")
     for path in ("/health", "/v1/models", "/metrics"):
         assert (await fetch(client, address + path))[0] == 503
@@ -94,9 +92,7 @@ async def test_while_it_loads_it_may_lie_and_only_an_inference_finds_out(
     assert counted.probes >= 2
 
 
-async def test_jitter_moves_the_load_and_the_seed_repeats_it(
-    serve: Serve, client: aiohttp.ClientSession
-) -> None:
+async def test_jitter_moves_the_load_and_the_seed_repeats_it(serve: Serve, client: aiohttp.ClientSession) -> None:
     address = await serve("--load-s", "0.2", "--load-jitter", "0.5", "--seed", "7")
     counted = await stats_of(client, address)
     assert counted.load_done_at is not None
@@ -205,9 +201,7 @@ async def test_control_is_off_unless_asked_for(serve: Serve, client: aiohttp.Cli
     assert await tell(client, address, None) == 200
 
 
-async def test_hanging_it_accepts_and_never_answers(
-    serve: Serve, client: aiohttp.ClientSession, ask: Ask
-) -> None:
+async def test_hanging_it_accepts_and_never_answers(serve: Serve, client: aiohttp.ClientSession, ask: Ask) -> None:
     address = await serve(*FAST, "--control")
     assert await tell(client, address, "hang") == 200
     for asked in (ask(address, max_tokens=1), fetch(client, f"{address}/health")):
@@ -235,9 +229,7 @@ async def test_stalled_it_looks_healthy_while_no_token_comes(
     assert words_in((await streaming)[1]) == 200
 
 
-async def test_cut_streams_break_off_without_an_end(
-    serve: Serve, client: aiohttp.ClientSession, ask: Ask
-) -> None:
+async def test_cut_streams_break_off_without_an_end(serve: Serve, client: aiohttp.ClientSession, ask: Ask) -> None:
     address = await serve("--time-scale", "10", "--fail", "cut")
     with pytest.raises(aiohttp.ClientPayloadError):
         await ask(address, max_tokens=100, stream=True)
@@ -341,9 +333,7 @@ async def test_two_that_load_on_one_port_do_not_both_serve(free_port: int) -> No
             process.communicate()
 
 
-async def test_stats_that_cannot_be_written_are_one_line_and_exit_code_3(
-    free_port: int, tmp_path: Path
-) -> None:
+async def test_stats_that_cannot_be_written_are_one_line_and_exit_code_3(free_port: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     process = start(free_port, "--stats-dir", str(tmp_path / "file"))
     _, said = await asyncio.to_thread(process.communicate, None, 20)

@@ -25,9 +25,7 @@ def a_run(*, ttft_wall_s: float = 0.05, requests: int = 200, failed: int = 0) ->
     ]
     sizes = [1, 1, 1, 3, 3, 6, 6, 6, 6, 5, 4, 3, 2, 1, 1]
     samples = [
-        DaemonSample(
-            at=1000 + 2.0 * i, phases={"in_service": n}, capacity=n, desired=n, why="queue 52, aim 4"
-        )
+        DaemonSample(at=1000 + 2.0 * i, phases={"in_service": n}, capacity=n, desired=n, why="queue 52, aim 4")
         for i, n in enumerate(sizes)
     ]
     setting = Setting(trace="t", time_scale=25, seed=1, ttft_objective_s=2, gpus_per_replica=2)

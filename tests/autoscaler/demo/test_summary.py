@@ -75,9 +75,7 @@ def test_requests_that_the_client_gave_up_are_counted_apart() -> None:
 
 def test_too_early_requests_are_what_replicas_counted_and_what_the_proxy_could_not_connect() -> None:
     replicas = [a_replica(received_before_ready=2), a_replica(received_before_ready=1)]
-    summary = summarise(
-        SETTING, [], replicas, [seen(0, in_service=1)], proxy_connect_failures=4, proxy_retries=5
-    )
+    summary = summarise(SETTING, [], replicas, [seen(0, in_service=1)], proxy_connect_failures=4, proxy_retries=5)
     assert (summary.sent_before_ready, summary.retried) == (7, 5)
 
 

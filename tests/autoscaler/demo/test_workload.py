@@ -89,9 +89,7 @@ def test_a_mistake_is_told_in_one_line_with_its_place(tmp_path: Path, text: str,
     ],
     ids=["missing", "not gzip", "torn", "no text"],
 )
-def test_a_file_that_is_none_is_told_as_such(
-    tmp_path: Path, name: str, content: bytes | None, said: str
-) -> None:
+def test_a_file_that_is_none_is_told_as_such(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
@@ -101,7 +99,5 @@ def test_a_file_that_is_none_is_told_as_such(
 
 
 def test_a_slice_without_requests_is_refused() -> None:
-    with pytest.raises(
-        TraceError, match="no request from 100 s for inf s: the trace has requests from 0 to 9 s"
-    ):
+    with pytest.raises(TraceError, match="no request from 100 s for inf s: the trace has requests from 0 to 9 s"):
         cut([Arrival(9.0, 1, 1)], 100)

@@ -128,4 +128,12 @@ def test_what_is_written_is_plain_yaml_without_aliases(here: world.World) -> Non
     world.write(here, DEFAULT, world.default_policies(DEFAULT), seed=1)
     text = here.config.read_text()
     assert "&id" not in text
-    assert yaml.safe_load(text)["installation"] == "demo"
+    assert yaml.safe_load(text)["installation"] == here.installation
+
+
+def test_two_worlds_are_two_installations_so_that_neither_adopts_the_others_machines(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        made.append(world.make(tmp_path / name))
+    assert made[0].installation != made[1].installation
