@@ -62,11 +62,11 @@ class Watch:
     def proxy(self) -> ProxyCounts:
         """The proxy's counters since it started. Raises OSError: without them no verdict is honest."""
         answer = _get(self._proxy, "/stats?format=json&type=Counters")
-        if not isinstance(answer, dict):
-            raise OSError("the proxy does not say how often it failed to connect")
-        found = {one["name"]: int(one["value"]) for one in answer["stats"] if "name" in one}
         prefix = f"cluster.{PROXY_CLUSTER}."
-        return ProxyCounts(found[f"{prefix}upstream_cx_connect_fail"], found[f"{prefix}upstream_rq_retry"])
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found = {one["name"]: int(one["value"]) for one in answer["stats"] if "name" in one}
+            return ProxyCounts(found[f"{prefix}upstream_cx_connect_fail"], found[f"{prefix}upstream_rq_retry"])
+        raise OSError("the proxy does not say how often it failed to connect, or what it repeated")
 
     def _sample(self, pool: dict[str, Any]) -> DaemonSample | None:
         if pool["at"] is None:
