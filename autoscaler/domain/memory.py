@@ -53,7 +53,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     this boot. `out_since`: no balancer has shown it admitted since then. `idle_at`: instants of the last looks (at
     most
     two) that showed it empty after it left. `recalls`: drains recalled, at most one. `missing_since`: first complete
-    look that did not show the machine.
+    look that did not show the machine. `first_seen_at`: first look that showed it to this ledger.
     """
 
     phase: Phase
@@ -76,6 +76,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     adopted: bool = False
     failing_since: Instant | None = None
     missing_since: Instant | None = None
+    first_seen_at: Instant | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -109,6 +110,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that one pool remembers. `sequence` counts decisions; with `epoch` and an index it makes launch tokens.
 
     `history_since`: since when ticks follow each other without a gap (law 8). `blind_since`: telemetry lost since.
+    `size`: what was last aimed at, less what nobody wants any more; kept while nothing may be concluded from telemetry.
     `carries`: each policy's own state as JSON text, at most 64 KiB each. `spend_usd`: this month's, `spend_month`
     "YYYY-MM".
     """
@@ -123,6 +125,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     launches: tuple[OpenLaunch, ...] = ()
     intents: dict[ReplicaId, Intent] = {}
     window: tuple[Wanted, ...] = ()
+    size: int | None = None
     last_out_at: Instant | None = None
     last_in_at: Instant | None = None
     marks: dict[str, Mark] = {}

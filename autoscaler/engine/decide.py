@@ -13,12 +13,14 @@ import msgspec
 
 from autoscaler.domain.base import Instant, elapsed
 from autoscaler.domain.decision import Calendar, Decision, Observation, Opinion, Reason, Situation
+from autoscaler.domain.directives import Pause
 from autoscaler.domain.lifecycle import HELD, Phase
 from autoscaler.domain.load import Signal, TrustVerdict
 from autoscaler.domain.memory import Memory, OpenLaunch
 from autoscaler.domain.pool import Pool
 from autoscaler.domain.replica import Traffic
-from autoscaler.engine import explain, launches, opinions, placing, planner, reconcile, sizing, trust
+from autoscaler.engine import explain, launches, opinions, placing, planner, reconcile, sizing, trust, victims
+from autoscaler.engine.joined import capacity_of, resting
 from autoscaler.engine.launches import Launches
 from autoscaler.engine.opinions import EPSILON
 from autoscaler.engine.planner import Draft
@@ -35,7 +37,7 @@ def decide(
     joined = reconcile.join(pool, memory, observation)
     book = launches.settle(pool, memory, observation)
     launches.count_loads(book, pool, joined.load_failures, joined.became_ready, observation.now)
-    capacity = reconcile.capacity_of(joined, book.requested_units(pool))
+    capacity = capacity_of(joined, book.requested_units(), book.withdrawn_units())
     serving = sum(1 for one in joined.replicas if one.phase is Phase.IN_SERVICE)
     needed: frozenset[Signal] = frozenset().union(*(policy.signals() for policy in policies))
     verdict = trust.judge(pool, observation, needed, serving, memory.blind_since)
@@ -47,13 +49,14 @@ def decide(
     unhealthy = planner.unhealthy_share(joined)
     question = Question(
         pool=pool, memory=memory, observation=observation, composed=composed, trust=verdict, capacity=capacity,
-        unhealthy=unhealthy, blind=_blind(pool, observation),
+        unhealthy=unhealthy, blind=_blind(pool, observation), resting=resting(joined) if unhealthy else 0.0,
     )  # fmt: skip
     sized = sizing.size(question)
     draft = Draft(pool=pool, memory=memory, observation=observation, joined=joined)
     planner.keep_members(draft)
     _end_what_must_end(draft, book, unhealthy)
     opened = _change_size(draft, book, sized, capacity.existing)
+    victims.replace_marked(draft, sized.target, unhealthy or question.blind)
     past = _Past(sized=sized, opened=opened, asked=asked, verdict=verdict, calendar=calendar)
     next_memory = _remember(draft, book, past)
     decision = Decision(
@@ -74,6 +77,12 @@ def _blind(pool: Pool, observation: Observation) -> str:
     return f"cannot see {', '.join(blind)}" if blind else ""
 
 
+def _dark(observation: Observation) -> frozenset[tuple[str, str]]:
+    """(compute, zone) that did not answer."""
+    views = observation.computes.items()
+    return frozenset((name, zone) for name, view in views for zone in view.unreachable_zones)
+
+
 def _end_what_must_end(draft: Draft, book: Launches, unhealthy: str) -> None:
     """Everything that ends whatever the load: failed replicas, failed loads, finished drains."""
     planner.replace_lost(draft, unhealthy)
@@ -85,33 +94,41 @@ def _end_what_must_end(draft: Draft, book: Launches, unhealthy: str) -> None:
 def _change_size(draft: Draft, book: Launches, sized: Sized, existing: float) -> list[OpenLaunch]:
     """Send what is open, then move towards the target; returns the launches opened now."""
     held = _held(draft, book)
-    draft.actions += [launches.order_of(one) for one in book.open if launches.resendable(one, draft.observation)]
+    draft.actions += launches.resend(book, draft.observation)
     short = sized.target - held
+    if short > EPSILON and draft.observation.directives.pause in (Pause.OUT, Pause.BOTH):
+        return []
     site = placing.Site(
         pool=draft.pool, now=draft.now,
         token_prefix=f"{draft.memory.epoch}-{draft.pool.name}-{draft.memory.sequence + 1}",
         replicas=draft.joined.replicas, book=book, existing=existing, visible=draft.joined.visible,
+        dark=_dark(draft.observation),
     )  # fmt: skip
     if short > EPSILON:
-        won = planner.recall(draft, short)
+        won = victims.recall(draft, short)
         won += placing.start_standby(site, short - won)
         won += placing.place(site, short - won) if short - won > EPSILON else 0.0
         if won:
             draft.last_out_at = draft.now
     elif short < -EPSILON:
         gone = _withdraw(draft, book, -short)
-        gone += planner.scale_in(draft, -short - gone, sized.floor) if -short - gone > EPSILON else 0.0
+        if -short - gone > EPSILON:
+            gone += victims.scale_in(draft, -short - gone, held - gone - sized.stable, sized.floor)
         if gone:
             draft.last_in_at = draft.now
-    planner.replace_marked(draft, sized.target)
     draft.actions += site.actions
     draft.blocks += site.blocks
     return site.launched
 
 
 def _held(draft: Draft, book: Launches) -> float:
-    """Units that serve or will, after what this plan already ends, less what is marked for replacement."""
-    held = book.requested_units(draft.pool)
+    """Units that serve or will, after what this plan already ends, less what is marked for replacement.
+
+    Many that failed together count as long as they may recover, as in the question to sizing.
+    """
+    held = book.requested_units()
+    if planner.unhealthy_share(draft.joined):
+        held += resting(draft.joined)
     for replica in draft.joined.replicas:
         intent = draft.intent(replica.id)
         if intent.phase in HELD and not intent.replace:
@@ -124,8 +141,7 @@ def _withdraw(draft: Draft, book: Launches, units: float) -> float:
     won = 0.0
     for index in range(len(book.open) - 1, -1, -1):
         launch = book.open[index]
-        offer = draft.pool.offer(launch.placement.offer)
-        weight = book.missing[launch.token] * (offer.capacity if offer else 1)
+        weight = book.units_of(launch)
         whole = book.missing[launch.token] == launch.count
         if launch.withdrawn or not whole or won + weight > units + EPSILON:
             continue
@@ -188,6 +204,7 @@ def _remember(
         launches=(*book.open, *past.opened),
         intents=draft.joined.intents,
         window=past.sized.window,
+        size=past.sized.size,
         last_out_at=draft.last_out_at or memory.last_out_at,
         last_in_at=draft.last_in_at or memory.last_in_at,
         marks=book.marks,

@@ -10,7 +10,17 @@ from __future__ import annotations
 import msgspec
 
 from autoscaler.domain.base import NEVER, Duration, Instant, Token, after
-from autoscaler.domain.decision import Launch, Observation, Outcome, OutcomeStatus, Reason, Withdraw
+from autoscaler.domain.decision import (
+    Launch,
+    Observation,
+    Outcome,
+    OutcomeStatus,
+    Reason,
+    Start,
+    Stop,
+    Terminate,
+    Withdraw,
+)
 from autoscaler.domain.faults import Fault, FaultKind
 from autoscaler.domain.memory import Breaker, Mark, Memory, OpenLaunch
 from autoscaler.domain.pool import Pool
@@ -20,6 +30,8 @@ replace = msgspec.structs.replace
 
 #: A quota is lifted by people, not by waiting: its mark stands this many times longer than one for no capacity.
 QUOTA_MARK_FACTOR = 10
+
+_TAKEN = (OutcomeStatus.DONE, OutcomeStatus.ACCEPTED)
 
 
 class Launches(msgspec.Struct, kw_only=True):
@@ -32,13 +44,17 @@ class Launches(msgspec.Struct, kw_only=True):
     throttled_until: Instant = NEVER
     alarms: list[Reason] = []
 
-    def requested_units(self, pool: Pool) -> float:
+    def units_of(self, launch: OpenLaunch) -> float:
+        """Units of a launch of which no machine shows yet."""
+        return self.missing[launch.token] * launch.units / launch.count
+
+    def requested_units(self) -> float:
         """Units asked for of which no machine shows yet."""
-        total = 0.0
-        for launch in self.open:
-            offer = pool.offer(launch.placement.offer)
-            total += self.missing[launch.token] * (offer.capacity if offer else 1)
-        return total
+        return sum(self.units_of(one) for one in self.open if not one.withdrawn)
+
+    def withdrawn_units(self) -> float:
+        """Units taken back, of which machines may still come: the compute has not yet said that none will."""
+        return sum(self.units_of(one) for one in self.open if one.withdrawn)
 
 
 def settle(pool: Pool, memory: Memory, observation: Observation) -> Launches:
@@ -57,7 +73,8 @@ def settle(pool: Pool, memory: Memory, observation: Observation) -> Launches:
     for launch in memory.launches:
         _settle_one(book, pool, observation, launch, shown.get(launch.token, 0), outcomes)
     for outcome in observation.outcomes:
-        if outcome.fault is not None and outcome.fault.kind is FaultKind.THROTTLED:
+        by_compute = isinstance(outcome.action, Launch | Withdraw | Start | Stop | Terminate)
+        if by_compute and outcome.fault is not None and outcome.fault.kind is FaultKind.THROTTLED:
             wait = Duration(max(outcome.fault.retry_after_s, float(pool.pace.tick)))
             book.throttled_until = Instant(max(book.throttled_until, after(now, wait)))
     return book
@@ -86,23 +103,37 @@ def _settle_one(
         _refused(book, pool, launch, fault, now)
         return
     withdrawn = outcomes.get(f"withdraw:{launch.token}")
-    if launch.withdrawn and withdrawn is not None and withdrawn.status is OutcomeStatus.DONE:
+    if launch.withdrawn and withdrawn is not None and withdrawn.fault is None and withdrawn.status in _TAKEN:
         return
     if state is not None and state.status is LaunchStatus.DONE and len(state.ids) < launch.count and shown:
         return  # fewer than asked is an answer; what is still needed is planned anew
-    if now >= launch.expires_at and f"launch:{launch.token}" not in observation.in_flight:
+    kept = launch
+    if now >= launch.expires_at and _expires(pool, observation, launch):
+        if launch.withdrawn:
+            return
         facts: dict[str, str | float | int] = {"token": launch.token, "placement": launch.placement.key}
         book.alarms.append(Reason(code="launch_expired", facts=facts))
         _count_failure(book, pool, launch.placement.offer, now, "no machine appeared before the launch deadline")
-        return
-    kept = launch
+        # A machine that comes late would be one too many: it is taken back, and counted until that is certain.
+        kept = replace(launch, withdrawn=True, expires_at=after(now, pool.pace.launch_deadline))
     if outcome is not None and outcome.status in (OutcomeStatus.DONE, OutcomeStatus.ACCEPTED):
-        kept = replace(launch, accepted=True)
+        kept = replace(kept, accepted=True)
     elif fault is not None:
         wait = Duration(max(fault.retry_after_s, float(pool.pace.tick)))
-        kept = replace(launch, resend_after=after(now, wait))
+        kept = replace(kept, resend_after=after(now, wait))
     book.open.append(kept)
     book.missing[launch.token] = missing
+
+
+def _expires(pool: Pool, observation: Observation, launch: OpenLaunch) -> bool:
+    """Whether a machine of this launch would have been seen by now: its place answered, and no call is under way."""
+    if observation.in_flight & {f"launch:{launch.token}", f"withdraw:{launch.token}"}:
+        return False
+    offer = pool.offer(launch.placement.offer)
+    if offer is None:
+        return all(one.compute in observation.computes for one in pool.offers)
+    view = observation.computes.get(offer.compute)
+    return view is not None and launch.placement.zone not in view.unreachable_zones
 
 
 def _refused(book: Launches, pool: Pool, launch: OpenLaunch, fault: Fault, now: Instant) -> None:
@@ -148,10 +179,20 @@ def count_loads(book: Launches, pool: Pool, failed: list[str], ready: list[str],
         book.breakers[offer] = Breaker(ever_ready=True)
 
 
-def resendable(launch: OpenLaunch, observation: Observation) -> bool:
-    """Whether an open launch must be sent (again) in this tick: not accepted, not in flight, not backing off."""
-    in_flight = f"launch:{launch.token}" in observation.in_flight
-    return not (launch.accepted or launch.withdrawn or in_flight) and observation.now >= launch.resend_after
+def resend(book: Launches, observation: Observation) -> list[Launch | Withdraw]:
+    """Open launches that must be sent (again) in this tick, and withdrawals that nobody has confirmed.
+
+    Not those in flight, nor a launch that was accepted or backs off, nor any launch while throttled.
+    """
+    now, sent = observation.now, list[Launch | Withdraw]()
+    for launch in book.open:
+        if observation.in_flight & {f"launch:{launch.token}", f"withdraw:{launch.token}"}:
+            continue
+        if launch.withdrawn:
+            sent.append(withdrawal_of(launch))
+        elif not launch.accepted and now >= max(launch.resend_after, book.throttled_until):
+            sent.append(order_of(launch))
+    return sent
 
 
 def order_of(launch: OpenLaunch) -> Launch:

@@ -20,6 +20,7 @@ class Members:
     def __init__(self, observation: Observation) -> None:
         self._by_id: dict[ReplicaId, dict[str, Member]] = {}
         self._by_endpoint: dict[str, dict[str, Member]] = {}
+        self._claimed: set[str] | None = None
         for name in sorted(observation.balancers):
             for member in observation.balancers[name].members:
                 if member.replica is not None:
@@ -33,25 +34,36 @@ class Members:
         by_endpoint = self._by_endpoint.get(f"{host}:{port}") if host and self._by_endpoint else None
         return {**by_endpoint, **by_id} if by_endpoint else by_id
 
+    def left_over(self, rid: ReplicaId, host: str | None, intents: dict[ReplicaId, Intent]) -> dict[str, Member]:
+        """Members of a replica that is gone. An endpoint that a living replica has taken over is that one's."""
+        address = f"{host}:{rid.rpartition(':')[2]}"
+        found = dict(self._by_id.get(rid, {}))
+        if host and address in self._by_endpoint and address not in self._living(intents):
+            found.update(self._by_endpoint[address])
+        return found
+
+    def _living(self, intents: dict[ReplicaId, Intent]) -> set[str]:
+        if self._claimed is None:
+            living = {rid: one.host for rid, one in intents.items() if one.phase is not Phase.GONE}
+            self._claimed = {f"{host}:{rid.rpartition(':')[2]}" for rid, host in living.items()}
+        return self._claimed
+
     def strays(
-        self,
-        intents: dict[ReplicaId, Intent],
-        before: dict[ReplicaId, Intent],
-        pool: Pool,
-        observation: Observation,
+        self, intents: dict[ReplicaId, Intent], pool: Pool, observation: Observation, *, settled: bool
     ) -> list[tuple[str, Member, ReplicaId]]:
-        """Members under our ids whose replica is gone: only when every compute of the pool was seen."""
+        """Members whose replica is gone: only when every compute of the pool was seen.
+
+        A replica of which memory knows nothing counts as gone only when every zone was seen and the ledger has
+        watched for a while (`settled`): an empty ledger, or a look that lags, takes nobody out of traffic.
+        """
         if any(offer.compute not in observation.computes for offer in pool.offers):
             return []
-        strays = []
-        for rid in sorted(self._by_id):
-            known = intents.get(rid)
-            if known is None or known.phase is Phase.GONE:
-                strays += [(name, member, rid) for name, member in sorted(self._by_id[rid].items())]
-        for rid, intent in sorted(before.items()):
-            known = intents.get(rid)
-            if intent.host and (known is None or known.phase is Phase.GONE):
-                port = rid.rpartition(":")[2]
-                found = self._by_endpoint.get(f"{intent.host}:{port}", {})
-                strays += [(name, member, rid) for name, member in sorted(found.items())]
-        return strays
+        complete = settled and not any(view.unreachable_zones for view in observation.computes.values())
+        gone = {rid: one.host for rid, one in intents.items() if one.phase is Phase.GONE}
+        if complete:
+            gone.update(dict.fromkeys(self._by_id.keys() - intents.keys()))
+        return [
+            (name, member, rid)
+            for rid in sorted(gone)
+            for name, member in sorted(self.left_over(rid, gone[rid], intents).items())
+        ]

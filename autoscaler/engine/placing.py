@@ -22,7 +22,10 @@ from autoscaler.engine.opinions import EPSILON
 
 
 class Site(msgspec.Struct, kw_only=True):
-    """What placing works on: what exists, what is open, and the room that is left."""
+    """What placing works on: what exists, what is open, and the room that is left.
+
+    `dark`: (compute, zone) that did not answer: what is launched there could not be seen.
+    """
 
     pool: Pool
     now: Instant
@@ -31,6 +34,7 @@ class Site(msgspec.Struct, kw_only=True):
     book: Launches
     existing: float
     visible: frozenset[str]
+    dark: frozenset[tuple[str, str]] = frozenset()
     actions: list[Action] = []
     blocks: list[Reason] = []
     launched: list[OpenLaunch] = []
@@ -74,7 +78,9 @@ def _count(site: Site, offer: Offer, left: float, room: float, spent: float) -> 
         return 0, Reason(code="compute_blind", facts=facts)
     mark = site.book.marks.get(offer.name)
     if mark is not None or _next_zone(site, offer) is None:
-        return 0, Reason(code="marked", facts={**facts, "why": mark.why if mark else "no zone has capacity"})
+        return 0, Reason(
+            code="marked", facts={**facts, "why": mark.why if mark else "no zone has capacity or can be seen"}
+        )
     wanted = math.ceil(left / offer.capacity - EPSILON)
     if wanted * offer.capacity > room + EPSILON:
         wanted = math.floor(room / offer.capacity + EPSILON)
@@ -105,7 +111,8 @@ def _after_breaker(site: Site, offer: Offer, wanted: int, facts: dict[str, Fact]
         "for_s": max(0.0, breaker.retry_at - site.now),
         "why": breaker.last_failure,
     }
-    trying = any(one.placement.offer == offer.name for one in [*site.book.open, *site.launched]) or any(
+    coming = [one for one in [*site.book.open, *site.launched] if not one.withdrawn]
+    trying = any(one.placement.offer == offer.name for one in coming) or any(
         one.offer == offer.name and one.phase in (Phase.BOOTING, Phase.LOADING) for one in site.replicas
     )
     if site.now < breaker.retry_at or trying:
@@ -123,7 +130,11 @@ def _next_zone(site: Site, offer: Offer) -> str | None:
     for launch in [*site.book.open, *site.launched]:
         if launch.placement.zone in used:
             used[launch.placement.zone] += site.book.missing.get(launch.token, launch.count)
-    free = [zone for zone in offer.zones if Placement(offer=offer.name, zone=zone).key not in site.book.marks]
+    free = [
+        zone
+        for zone in offer.zones
+        if Placement(offer=offer.name, zone=zone).key not in site.book.marks and (offer.compute, zone) not in site.dark
+    ]
     return min(free, key=lambda zone: used[zone]) if free else None
 
 
@@ -135,7 +146,7 @@ def _order(site: Site, offer: Offer, zone: str, count: int) -> float:
     asked = sum(
         site.book.missing.get(one.token, one.count)
         for one in [*site.book.open, *site.launched]
-        if one.placement == placement
+        if one.placement == placement and not one.withdrawn
     )
     launch = OpenLaunch(
         token=token,

@@ -1,36 +1,24 @@
-"""From a target to ordered actions on what exists: the active half of a tick.
+"""What must be done whatever the size: the part of the plan that follows from the state of each replica.
 
-Does: keep members in step with phases, end what has drained, replace what is lost, recall, drain and choose victims.
-Does not: choose where to launch (engine.placing does) or how many units to aim at (engine.sizing does).
-Invariant: interrupted after any action, the plan has not taken capacity that takes traffic below the floor, and has
-terminated nothing by choice that had not left every balancer and shown itself empty twice, or passed its deadline.
+Does: keep members in step with phases, replace what is lost, end what never loaded, finish drains.
+Does not: choose who leaves for the size's sake (engine.victims does), where to launch (engine.placing) or how much.
+Invariant: interrupted after any action, the plan has terminated nothing by choice that had not left every balancer and
+shown itself empty twice, or passed its deadline.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import msgspec
 
 from autoscaler.domain.base import InstanceId, Instant, ReplicaId, after, elapsed
-from autoscaler.domain.decision import (
-    Action,
-    Admit,
-    Drain,
-    Evict,
-    Observation,
-    Reason,
-    Recall,
-    Reweigh,
-    Terminate,
-)
-from autoscaler.domain.lifecycle import ON_THE_WAY, Phase
+from autoscaler.domain.decision import Action, Admit, Drain, Evict, Observation, Reason, Reweigh, Terminate
+from autoscaler.domain.lifecycle import Phase
 from autoscaler.domain.memory import DrainWhy, Intent, Memory
 from autoscaler.domain.pool import BalancerTraits, Pool
-from autoscaler.domain.replica import Endpoint, Replica, Traffic
-from autoscaler.engine.opinions import EPSILON
-from autoscaler.engine.reconcile import Joined
+from autoscaler.domain.replica import Endpoint, Replica
+from autoscaler.engine.joined import Joined
 
 replace = msgspec.structs.replace
 
@@ -75,9 +63,8 @@ class Draft(msgspec.Struct, kw_only=True):
         self.joined.intents[rid] = intent
 
     def sees(self, replica: Replica) -> bool:
-        """Whether the compute of this replica was seen in this tick; nothing of an unseen one is ended."""
-        offer = self.pool.offer(replica.offer)
-        return (offer.compute in self.joined.visible) if offer else bool(self.joined.visible)
+        """Whether the compute and zone of this replica were seen in this tick; nothing of an unseen one is ended."""
+        return replica.id not in self.joined.unseen
 
 
 def endpoint_of(replica: Replica) -> Endpoint:
@@ -135,51 +122,78 @@ def _drains_as_lost(joined: Joined, replica: Replica) -> bool:
 
 
 def replace_lost(draft: Draft, unhealthy: str) -> None:
-    """Replicas that did not recover leave for good; one at a time, spaced, while a large share is unhealthy."""
+    """Replicas that did not recover leave for good; one at a time, spaced, while a large share is unhealthy.
+
+    One whose machine is stopped or gone cannot recover and waits for nobody.
+    """
     pace = draft.pool.pace
-    waiting = [
+    overdue = [
         one
         for one in draft.joined.replicas
-        if one.phase is Phase.LOST and draft.sees(one) and elapsed(one.since, draft.now) >= pace.replace_after
+        if one.phase is Phase.LOST
+        and draft.sees(one)
+        and elapsed(one.since, draft.now) >= pace.replace_after
+        and not in_grace(draft, draft.intent(one.id))
     ]
+    # After a restart the prober has looked at nothing yet: a replica is not given up on what was known before.
+    waiting = [one for one in overdue if one.id in draft.joined.looked and one.id not in draft.joined.ended]
+    ended = [one for one in overdue if one.id in draft.joined.ended]
     if unhealthy and waiting:
         paced_at = draft.memory.replace_paced_at
         spacing = max(float(pace.replace_after), PACED_TICKS * float(pace.tick))
         if paced_at is not None and elapsed(paced_at, draft.now) < spacing:
             draft.blocks.append(Reason(code="replacement_paced", facts={"why": unhealthy}))
-            return
-        waiting = sorted(waiting, key=lambda one: (one.since, one.id))[:1]
-        draft.paced_at = draft.now
-    for replica in waiting:
+            waiting = []
+        else:
+            waiting = sorted(waiting, key=lambda one: (one.since, one.id))[:1]
+            draft.paced_at = draft.now
+    for replica in [*ended, *waiting]:
         deadline = after(draft.now, draft.pool.drain.lost_deadline)
-        _begin_drain(draft, replica, DrainWhy(why="lost", since=draft.now, deadline=deadline))
+        begin_drain(draft, replica, DrainWhy(why="lost", since=draft.now, deadline=deadline))
 
 
 def end_failed_loads(draft: Draft) -> list[str]:
     """Terminate machines whose model did not load by the deadline; returns their offers for the breaker (law 11).
 
-    None of its replicas ever was in a balancer, so nothing can be cut.
+    One that never was in a balancer is ended at once, since nothing can be cut; another one drains first.
     """
     failed = []
-    for machine in _machines(draft, (Phase.BOOTING, Phase.LOADING)):
-        give_up = draft.pool.ready.give_up_after
-        if any(draft.intent(one.id).admitted_at is not None or one.admitted_in for one in machine):
-            for one in machine:
-                if elapsed(one.since, draft.now) >= give_up and one.phase is Phase.LOADING:
-                    deadline = after(draft.now, draft.pool.drain.lost_deadline)
-                    _begin_drain(draft, one, DrainWhy(why="never_ready", since=draft.now, deadline=deadline))
+    for machine in machines_in(draft, (Phase.BOOTING, Phase.LOADING)):
+        if machine[0].protected or not draft.sees(machine[0]) or not all(_gives_up(draft, one) for one in machine):
             continue
-        intent = draft.intent(machine[0].id)
-        limit = max(give_up, draft.pool.pace.orphan_grace) if intent.adopted else give_up
-        if elapsed(intent.launched_at, draft.now) >= limit and draft.sees(machine[0]) and not machine[0].protected:
-            failed.append(machine[0].offer)
+        if any(draft.intent(one.id).admitted_at is not None or one.admitted_in or one.draining_in for one in machine):
+            for one in machine:
+                deadline = after(draft.now, draft.pool.drain.lost_deadline)
+                begin_drain(draft, one, DrainWhy(why="never_ready", since=draft.now, deadline=deadline))
+        elif draft.joined.balancers_blind:
+            continue
+        else:
             terminate(draft, machine, "its model did not load in time")
+        failed.append(machine[0].offer)
     return failed
+
+
+def _gives_up(draft: Draft, replica: Replica) -> bool:
+    """Whether a replica has had its time to load, and a look in this very boot (if it runs) says that it has not."""
+    intent, now = draft.intent(replica.id), draft.now
+    if replica.phase is Phase.LOADING and (replica.id not in draft.joined.looked or intent.failing_since is None):
+        return False
+    if intent.ready_at is not None:  # it worked in this boot: since it left traffic, not since it last flapped
+        begun = intent.out_since if draft.pool.balancers and intent.out_since is not None else intent.since
+        return elapsed(begun, now) >= draft.pool.ready.give_up_after
+    return elapsed(intent.launched_at, now) >= draft.pool.ready.give_up_after and not in_grace(draft, intent)
+
+
+def in_grace(draft: Draft, intent: Intent) -> bool:
+    """An adopted machine that is not ready yet is left alone for a while from when it was first seen (law 7)."""
+    if not intent.adopted or intent.ready_at is not None or intent.admitted_at is not None:
+        return False
+    return elapsed(intent.first_seen_at or intent.since, draft.now) < draft.pool.pace.orphan_grace
 
 
 def finish_drains(draft: Draft) -> None:
     """Evict what has drained, then terminate machines all of whose replicas have left (law 2)."""
-    for machine in _machines(draft, (Phase.DRAINING,)):
+    for machine in machines_in(draft, (Phase.DRAINING,)):
         done = [_drained(draft, one) for one in machine]
         for replica, state in zip(machine, done, strict=True):
             _evict(draft, replica, state)
@@ -188,7 +202,7 @@ def finish_drains(draft: Draft) -> None:
         if ready and not machine[0].protected:
             why = draft.intent(machine[0].id).drain
             terminate(draft, machine, f"drained ({why.why})" if why else "drained")
-    for machine in _machines(draft, (Phase.TERMINATING,)):
+    for machine in machines_in(draft, (Phase.TERMINATING,)):
         if machine[0].phase is not Phase.TERMINATING:
             continue
         for replica in machine:
@@ -198,17 +212,26 @@ def finish_drains(draft: Draft) -> None:
 
 
 def _evict(draft: Draft, replica: Replica, why: str) -> None:
-    """Remove a replica from every balancer that lists it, once it gets nothing new there; no `why`, no eviction."""
-    if why and not replica.admitted_in:
-        for name in replica.draining_in:
-            draft.actions.append(Evict(endpoint=endpoint_of(replica), balancer=name, why=why))
+    """Remove a replica from every balancer that lists it, once it gets nothing new there; no `why`, no eviction.
+
+    A balancer that still admits it at the deadline does not follow drains: a drain that cannot finish is bounded.
+    """
+    if not why or (replica.admitted_in and why not in ("deadline", "terminating")):
+        return
+    for name in (*replica.admitted_in, *replica.draining_in):
+        draft.actions = [
+            one for one in draft.actions if one.key != f"drain:{name}:{replica.id}"
+        ]  # fmt: skip
+        draft.actions.append(Evict(endpoint=endpoint_of(replica), balancer=name, why=why))
 
 
 def _drained(draft: Draft, replica: Replica) -> str:
     """Why a draining replica may go: "empty" or "deadline"; "" when it may not yet."""
     intent = draft.intent(replica.id)
-    if intent.drain is None or intent.out_since is None:
+    if intent.drain is None:
         return ""
+    if intent.out_since is None:
+        return "deadline" if draft.now >= intent.drain.deadline else ""
     if len(intent.idle_at) >= 2:
         return "empty"
     never_served = intent.admitted_at is None and intent.ready_at is None
@@ -224,22 +247,23 @@ def terminate(draft: Draft, machine: list[Replica], why: str) -> None:
         intent = draft.intent(replica.id)
         if intent.drain is not None and len(intent.idle_at) < 2:
             cut += int(replica.load)
+            # What a provider takes away with notice is told with the action, and is not a cut of our choice.
+            draft.cut += int(replica.load) if intent.drain.why != "notice" else 0
         draft.update(
             replica.id,
             replace(intent, phase=Phase.TERMINATING, since=draft.now, terminating_since=draft.now),
         )
-    draft.cut += cut
     first = machine[0]
     draft.actions.append(Terminate(instance=first.instance, offer=first.offer, why=why, cut=cut))
 
 
-def _machines(draft: Draft, phases: tuple[Phase, ...]) -> list[list[Replica]]:
+def machines_in(draft: Draft, phases: tuple[Phase, ...]) -> list[list[Replica]]:
     """Machines all of whose replicas are in `phases` by the intents of this very plan, by instance id."""
     intents = draft.joined.intents
     return [group for group in draft.machines if all(intents[one.id].phase in phases for one in group)]
 
 
-def _begin_drain(draft: Draft, replica: Replica, why: DrainWhy) -> None:
+def begin_drain(draft: Draft, replica: Replica, why: DrainWhy) -> None:
     """Mark a replica as leaving and tell the balancers at once."""
     intent = draft.intent(replica.id)
     if intent.drain is not None or intent.terminating_since is not None:
@@ -249,101 +273,3 @@ def _begin_drain(draft: Draft, replica: Replica, why: DrainWhy) -> None:
         if not any(isinstance(one, Drain) and one.balancer == name and one.endpoint.replica == replica.id
                    for one in draft.actions):  # fmt: skip
             draft.actions.append(Drain(endpoint=endpoint_of(replica), balancer=name, why=why.why))
-
-
-def recall(draft: Draft, units: float) -> float:
-    """Take back drains for scale-in while load has returned; returns the units won (law 15)."""
-    won = 0.0
-    traits = {one.name: one for one in draft.pool.balancers}
-    candidates = sorted(
-        (one for one in draft.joined.replicas if one.phase is Phase.DRAINING and _recallable(draft, one)),
-        key=lambda one: (one.usd_per_h, -one.load, one.id),
-    )
-    for replica in candidates:
-        names = [*replica.draining_in, *replica.missing_in]
-        if won + EPSILON >= units or any(not traits[name].recall for name in names if name in traits):
-            continue
-        intent = draft.intent(replica.id)
-        fresh = replace(intent, drain=None, phase=Phase.READY, since=draft.now, recalls=1, idle_at=())
-        draft.update(replica.id, fresh)
-        draft.actions = [
-            one for one in draft.actions if not (isinstance(one, Drain | Evict) and one.endpoint.replica == replica.id)
-        ]
-        endpoint, boot = endpoint_of(replica), draft.joined.boots.get(replica.id, "")
-        for name in names:
-            draft.actions.append(Recall(endpoint=endpoint, balancer=name, boot=boot))
-        won += replica.units
-    return won
-
-
-def _recallable(draft: Draft, replica: Replica) -> bool:
-    intent = draft.intent(replica.id)
-    return (
-        intent.drain is not None
-        and intent.drain.why == "scale_in"
-        and intent.recalls == 0
-        and intent.terminating_since is None
-        and replica.id in draft.joined.fresh_passes
-    )
-
-
-def scale_in(draft: Draft, units: float, floor: int) -> float:
-    """Choose victims for at most `units`; returns the units that leave.
-
-    Protected machines never; those still on their way first (nobody would notice), young ones last among the serving;
-    then least busy, dearest, newest. Capacity that takes traffic stays at `floor` or above after each single victim.
-    """
-    taking = sum(one.units for one in draft.joined.replicas if _takes(draft, one))
-    left = 0.0
-    for machine in sorted(_candidates(draft), key=lambda group: _victim_order(draft, group)):
-        weight = sum(one.units for one in machine)
-        loses = sum(one.units for one in machine if _takes(draft, one))
-        if left + weight > units + EPSILON or (loses and taking - loses < floor - EPSILON):
-            continue
-        _let_go(draft, machine, "scale_in")
-        taking -= loses
-        left += weight
-    return left
-
-
-def _takes(draft: Draft, replica: Replica) -> bool:
-    intent = draft.intent(replica.id)
-    serves = intent.phase is Phase.IN_SERVICE and replica.phase is Phase.IN_SERVICE
-    return serves and replica.taking_traffic is Traffic.YES
-
-
-def _candidates(draft: Draft) -> list[list[Replica]]:
-    """Machines wholly in phases that may leave, seen in this tick and not protected."""
-    machines = _machines(draft, (Phase.IN_SERVICE, *sorted(ON_THE_WAY)))
-    return [one for one in machines if not one[0].protected and draft.sees(one[0])]
-
-
-def _victim_order(draft: Draft, machine: list[Replica]) -> tuple[bool, bool, bool, float, float, float, str]:
-    serving = any(one.phase is Phase.IN_SERVICE for one in machine)
-    young = serving and elapsed(machine[0].launched_at, draft.now) < draft.pool.pace.min_age
-    marked = any(draft.intent(one.id).replace for one in machine)
-    load = sum(one.load for one in machine)
-    return (not marked, serving, young, load, -machine[0].usd_per_h, -machine[0].launched_at, machine[0].instance)
-
-
-def _let_go(draft: Draft, machine: list[Replica], why: str) -> None:
-    """Begin the end of a machine: straight away when it never served, through a drain otherwise."""
-    if all(one.phase in (Phase.BOOTING, Phase.LOADING) and draft.intent(one.id).admitted_at is None
-           and not one.admitted_in for one in machine):  # fmt: skip
-        terminate(draft, machine, "no longer needed, and it never served")
-        return
-    deadline = after(draft.now, draft.pool.drain.deadline)
-    for replica in machine:
-        _begin_drain(draft, replica, DrainWhy(why=why, since=draft.now, deadline=deadline))
-
-
-def replace_marked(draft: Draft, target: int) -> None:
-    """Drain machines that an operator marked, once what is not marked carries the target alone."""
-    marked = [one for one in _candidates(draft) if any(draft.intent(each.id).replace for each in one)]
-    if not marked:
-        return
-    others = sum(one.units for one in draft.joined.replicas if _takes(draft, one) and not draft.intent(one.id).replace)
-    if others + EPSILON >= target:
-        _let_go(draft, marked[0], "replace")
-    else:
-        draft.blocks.append(Reason(code="replacing", facts={"waiting": len(marked), "have": math.floor(others)}))

@@ -11,7 +11,7 @@ import math
 import msgspec
 
 from autoscaler.domain.base import Duration, Instant, elapsed
-from autoscaler.domain.decision import Capacity, Fact, Observation, Reason
+from autoscaler.domain.decision import Capacity, Observation, Reason
 from autoscaler.domain.directives import Pause
 from autoscaler.domain.load import Trust, TrustVerdict
 from autoscaler.domain.memory import Memory, Wanted
@@ -25,11 +25,14 @@ GAP_TICKS = 3
 class Sized(msgspec.Struct, kw_only=True, frozen=True):
     """The size to aim at, why, what held it back, and the clocks for the next tick.
 
-    `floor`: units that may be filled without regard to pace.
+    `floor`: units that may be filled without regard to pace. `stable`: the least that every guard lets be aimed at,
+    before the limit of a step. `size`: what Memory keeps of it, see there.
     """
 
     target: int
     floor: int
+    stable: int
+    size: int
     reason: Reason
     blocks: tuple[Reason, ...]
     window: tuple[Wanted, ...]
@@ -37,7 +40,11 @@ class Sized(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Question(msgspec.Struct, kw_only=True, frozen=True):
-    """What sizing is asked about, in one value. `unhealthy`: why nothing may be scaled in for health's sake, or ""."""
+    """What sizing is asked about, in one value.
+
+    `unhealthy`: why nothing may be scaled in for health's sake, or "". `blind`: what cannot be seen, or "".
+    `resting`: units that failed together and may recover: not launched for again before they are given up (law 12).
+    """
 
     pool: Pool
     memory: Memory
@@ -47,25 +54,30 @@ class Question(msgspec.Struct, kw_only=True, frozen=True):
     capacity: Capacity
     unhealthy: str = ""
     blind: str = ""
+    resting: float = 0.0
 
 
 def size(question: Question) -> Sized:
     """The target in units."""
     pool, now = question.pool, question.observation.now
-    current = math.floor(question.capacity.held + EPSILON)
+    current = math.floor(question.capacity.held + question.resting + EPSILON)
     floor = _floor(pool, question.observation)
     wanted, reason = _trusted(question, current)
     wanted = min(max(wanted, floor), pool.bounds.max)
     since = history_since(pool, question.memory, now)
     window = _window(pool, question.memory, now, wanted)
     blocks: list[Reason] = []
+    target = stable = current
     if wanted > current:
-        target = _outwards(question, current, wanted, floor, blocks)
+        target = stable = _outwards(question, current, wanted, floor, blocks)
     elif wanted < current:
-        target = _inwards(question, current, wanted, window, since, blocks)
-    else:
-        target = current
-    return Sized(target=target, floor=floor, reason=reason, blocks=tuple(blocks), window=window, history_since=since)
+        target, stable = _inwards(question, current, wanted, window, since, blocks)
+    known = question.memory.size
+    kept = target if known is None else min(max(target, known), max(target, wanted))
+    return Sized(
+        target=target, floor=floor, stable=stable, size=kept, reason=reason, blocks=tuple(blocks), window=window,
+        history_since=since,
+    )  # fmt: skip
 
 
 def history_since(pool: Pool, memory: Memory, now: Instant) -> Instant:
@@ -83,8 +95,12 @@ def _floor(pool: Pool, observation: Observation) -> int:
 
 
 def _trusted(question: Question, current: int) -> tuple[int, Reason]:
-    """The wanted size after the telemetry verdict; the present size where nothing may be concluded."""
+    """The wanted size after the telemetry verdict; the size as it is where nothing may be concluded.
+
+    That is the size last aimed at: a machine that is gone is replaced however blind telemetry is (law 12).
+    """
     composed, trust = question.composed, question.trust
+    current = max(current, question.memory.size or 0)
     if composed.broken is not None:
         return current, composed.broken
     if trust.level is Trust.FALLBACK and question.pool.bounds.fallback is not None:
@@ -126,18 +142,13 @@ def _outwards(question: Question, current: int, wanted: int, floor: int, blocks:
 
 def _inwards(
     question: Question, current: int, wanted: int, window: tuple[Wanted, ...], since: Instant, blocks: list[Reason]
-) -> int:
-    """A scale-in passes only when no guard objects; each that does is told."""
-    pool, now = question.pool, question.observation.now
-    pace = pool.pace.scale_in
-    if question.observation.directives.pause in (Pause.IN, Pause.BOTH):
-        blocks.append(Reason(code="paused", facts={"direction": "in"}))
-    for code, text in (("unhealthy_share", question.unhealthy), ("blind", question.blind)):
-        if text:
-            blocks.append(Reason(code=code, facts={"why": text}))
-    if question.composed.veto is not None:
-        facts: dict[str, Fact] = {"by": question.composed.veto.code, **question.composed.veto.facts}
-        blocks.append(Reason(code="vetoed", facts=facts))
+) -> tuple[int, int]:
+    """The target and what it would be without the limit of a step.
+
+    A scale-in passes only when no guard objects; each that does is told.
+    """
+    now, pace = question.observation.now, question.pool.pace.scale_in
+    blocks += _objections(question)
     short = pace.stabilization - elapsed(since, now)
     if short > 0:
         blocks.append(Reason(code="no_history", facts={"for_s": short}))
@@ -150,11 +161,27 @@ def _inwards(
     if wait > 0:
         blocks.append(Reason(code="cooldown_in", facts={"for_s": wait}))
     if blocks:
-        return current
+        return current, current
     target = max(stable, current - pace.max_step)
     if target > stable:
         blocks.append(Reason(code="step_limit_in", facts={"step": pace.max_step, "wanted": wanted}))
-    return target
+    return target, stable
+
+
+def _objections(question: Question) -> list[Reason]:
+    """Who forbids a scale-in whatever the clocks say."""
+    found: list[Reason] = []
+    if question.observation.directives.pause in (Pause.IN, Pause.BOTH):
+        found.append(Reason(code="paused", facts={"direction": "in"}))
+    distrusted = question.trust.why if question.trust.level is not Trust.TRUST else ""
+    told = (("unhealthy_share", question.unhealthy), ("blind", question.blind), ("telemetry_hold", distrusted))
+    found += [Reason(code=code, facts={"why": why}) for code, why in told if why]
+    if question.composed.broken is not None:
+        found.append(question.composed.broken)
+    veto = question.composed.veto
+    if veto is not None:
+        found.append(Reason(code="vetoed", facts={"by": veto.code, **veto.facts}))
+    return found
 
 
 def _remaining(last: Instant | None, cooldown: Duration, now: Instant) -> float:

@@ -7,6 +7,7 @@ Invariant: blind, stale, failing or partial telemetry never allows a scale-in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -25,15 +26,27 @@ def judge(
     """One verdict a tick. `needed`: signals that the policies read; `serving`: replicas in service."""
     if not needed:
         return TrustVerdict(level=Trust.TRUST, why="no policy needs telemetry")
-    if serving == 0:
-        return TrustVerdict(level=Trust.HOLD, why="nothing is in service yet, so there is nothing to measure")
     now = observation.now
     sample = observation.load
     trouble = _blindness(pool, observation, needed)
+    if serving == 0:
+        return _nothing_serves(pool, observation, needed, trouble, blind_since)
     if trouble or sample is None:
         since = now if blind_since is None else blind_since
         return _blind(pool, now, since, trouble or "telemetry gave no sample")
-    return _partial(sample, needed)
+    return _partial(pool, observation, sample, needed, serving)
+
+
+def _nothing_serves(
+    pool: Pool, observation: Observation, needed: frozenset[Signal], trouble: str, blind_since: Instant | None
+) -> TrustVerdict:
+    """With nothing in service only a source outside the replicas can know of load: it may wake the pool."""
+    readings = _asked(observation.load, needed) if observation.load is not None and not trouble else []
+    usable = frozenset(one.signal for one in readings if not _flaw(pool, observation.now, one) and one.value)
+    if usable:
+        return TrustVerdict(level=Trust.UP_ONLY, why="nothing is in service yet", usable=usable)
+    why = "nothing is in service yet, so there is nothing to measure"
+    return TrustVerdict(level=Trust.HOLD, why=why, blind_since=blind_since)
 
 
 def _blindness(pool: Pool, observation: Observation, needed: frozenset[Signal]) -> str:
@@ -46,8 +59,9 @@ def _blindness(pool: Pool, observation: Observation, needed: frozenset[Signal]) 
     if age > pool.pace.stale_after:
         return f"telemetry is {age:.0f} s old (stale after {pool.pace.stale_after:.0f} s)"
     readings = _asked(sample, needed)
-    if not any(one.state is not ReadingState.ABSENT for one in readings):
-        return f"no signal could be read: {_first_detail(readings)}"
+    flaws = [_flaw(pool, observation.now, one) for one in readings]
+    if all(flaws):
+        return f"no signal could be read: {next((flaw for flaw in flaws if flaw), 'none was sampled')}"
     return _outage_of_zeros(readings, sample.idleness)
 
 
@@ -75,27 +89,36 @@ def _blind(pool: Pool, now: Instant, since: Instant, why: str) -> TrustVerdict:
     return TrustVerdict(level=level, why=why, blind_since=since)
 
 
-def _partial(sample: LoadSample, needed: frozenset[Signal]) -> TrustVerdict:
+def _flaw(pool: Pool, now: Instant, reading: Reading) -> str:
+    """Why a reading cannot be used; empty when it can, or when it is only quiet."""
+    age = elapsed(reading.at, now)
+    if reading.state is ReadingState.ABSENT:
+        return reading.detail or "no detail"
+    if age > pool.pace.stale_after:
+        return f"{reading.signal.value} is {age:.0f} s old"
+    if reading.state is ReadingState.OK and not (reading.value is not None and 0 <= reading.value < math.inf):
+        return f"{reading.signal.value} is {reading.value}"
+    return ""
+
+
+def _partial(
+    pool: Pool, observation: Observation, sample: LoadSample, needed: frozenset[Signal], serving: int
+) -> TrustVerdict:
     """Something is known: all of it allows both directions, a part only the way up."""
     readings = _asked(sample, needed)
-    usable = frozenset(one.signal for one in readings if one.state is ReadingState.OK)
-    failed = sorted(
-        [one.signal.value for one in readings if one.state is ReadingState.ABSENT]
-        + [signal.value for signal in needed if signal not in sample.readings]
-    )
+    flawed = {one.signal for one in readings if _flaw(pool, observation.now, one)}
+    usable = frozenset(one.signal for one in readings if one.state is ReadingState.OK) - flawed
+    failed = sorted({signal.value for signal in flawed | (needed - sample.readings.keys())})
     if failed:
         return TrustVerdict(level=Trust.UP_ONLY, why=f"not readable: {', '.join(failed)}", usable=usable)
-    thin = [one for one in readings if one.expected and one.covered < COVERAGE_MIN * one.expected]
+    # A source that expects fewer replicas than serve has not heard of some: they are missing too.
+    thin = [one for one in readings if one.expected and one.covered < COVERAGE_MIN * max(one.expected, serving)]
     if thin:
-        worst = min(thin, key=lambda one: (one.covered / one.expected, one.signal.value))
-        why = f"{worst.signal.value} covers {worst.covered} of {worst.expected} replicas"
+        worst = min(thin, key=lambda one: (one.covered / max(one.expected, serving), one.signal.value))
+        why = f"{worst.signal.value} covers {worst.covered} of {max(worst.expected, serving)} replicas"
         return TrustVerdict(level=Trust.UP_ONLY, why=why, usable=usable)
     return TrustVerdict(level=Trust.TRUST, why="all signals read, fresh and complete", usable=usable)
 
 
 def _asked(sample: LoadSample, needed: Iterable[Signal]) -> list[Reading]:
     return [sample.readings[signal] for signal in sorted(needed) if signal in sample.readings]
-
-
-def _first_detail(readings: list[Reading]) -> str:
-    return next((one.detail for one in readings if one.detail), "no detail")

@@ -65,6 +65,7 @@ class Laws(Judge):
         self._paced_at = -math.inf
         self._recalled: set[ReplicaId] = set()
         self._doomed: set[ReplicaId] = set()
+        self._balancer_looks: dict[ReplicaId, int] = defaultdict(int)
 
     def broken(self, law: int, message: str) -> None:
         if not self._laws or law in self._laws:
@@ -92,6 +93,7 @@ class Laws(Judge):
 
     def decided(self, world: World, before: Memory, observation: Observation, decision: Decision) -> None:
         self._track_history(world, before, decision)
+        self._count_balancers(world, observation)
         self._count(world, before, decision)
         self._moves(before, decision)
         self._law_3(world, before, decision)
@@ -115,7 +117,22 @@ class Laws(Judge):
             self._doomed.clear()
             self._open.clear()
             self._recalled.clear()
+            self._no_capacity.clear()
+            self._throttled_until = self._paced_at = -math.inf
         self._last_at = now
+
+    def _count_balancers(self, world: World, observation: Observation) -> None:
+        """Looks of the balancer that counts, which showed a member empty after it had left and settled."""
+        view = observation.balancers.get("b")
+        for member in view.members if view is not None else ():
+            if member.replica is None:
+                continue
+            out = self._out_at.get(member.replica)
+            settled = out is not None and observation.now >= out + world.pool.settle
+            if member.active == 0 and settled:
+                self._balancer_looks[member.replica] += 1
+            else:
+                self._balancer_looks.pop(member.replica, None)
 
     def _count(self, world: World, before: Memory, decision: Decision) -> None:
         reach = world.reach
@@ -293,7 +310,7 @@ class Laws(Judge):
             one.id
             for one in lost
             if _drains(memory, one.id) == "lost" and _drains(before, one.id) != "lost"
-            and before.intents[one.id].missing_since is None
+            and before.intents[one.id].missing_since is None and not _ended(world, one.id)
         ]  # fmt: skip
         spacing = max(float(pace.replace_after), 4 * float(pace.tick))
         if len(begun) > 1 or (begun and now - self._paced_at < spacing):
@@ -306,12 +323,12 @@ class Laws(Judge):
             one.units
             for one in lost
             if memory.intents[one.id].phase is Phase.LOST and memory.intents[one.id].missing_since is None
-            and instance_of(one.id) in world.machines and not world.machines[instance_of(one.id)].stopped
+            and not _ended(world, one.id)
         )  # fmt: skip
         if fresh and resting:
             held = sum(one.units for one in memory.intents.values() if one.phase in _HELD and not one.replace)
             held += sum(one.units for one in memory.launches if not one.withdrawn)
-            if held + resting > max(decision.target, world.pool.bounds.min) + 1 - 1e-6:
+            if held + resting > max(decision.target, world.pool.bounds.min) + world.pool.offers[0].capacity - 1e-6:
                 self.broken(12, f"launched {sorted(fresh)} for replicas that may yet recover: {decision.sentence}")
 
     def _law_15(self, world: World, before: Memory, decision: Decision) -> None:
@@ -374,6 +391,9 @@ class Laws(Judge):
                 world.reach["ended_unserved"] += not machine.served
                 continue
             deadline = intent.drain.deadline if intent.drain is not None else math.inf
+            if self._balancer_looks[rid] >= 2 and not world.inside(rid):
+                world.reach["drained_by_balancer_count"] += 1
+                continue
             if world.now >= deadline:
                 world.reach["drain_past_deadline"] += world.inside(rid) > 0
                 continue
@@ -471,6 +491,12 @@ _HELD = frozenset({Phase.REQUESTED, Phase.BOOTING, Phase.LOADING, Phase.READY, P
 def _drains(memory: Memory, rid: ReplicaId) -> str:
     intent = memory.intents.get(rid)
     return intent.drain.why if intent is not None and intent.drain is not None else ""
+
+
+def _ended(world: World, rid: ReplicaId) -> bool:
+    """Whether a machine is stopped, ending or gone: it cannot recover by itself."""
+    machine = world.machine_of(rid)
+    return machine is None or machine.stopped or machine.ending_at != FOREVER
 
 
 def begun_in(before: Memory, decision: Decision) -> bool:

@@ -672,7 +672,7 @@ class World:
         self.disturb()
 
     def _member(self, which: int) -> ReplicaId | None:
-        known = sorted(self.members["b"])
+        known = sorted(self.members.get("b", ()))
         return known[which % len(known)] if known else None
 
     def _on_forgets(self, event: Event) -> None:
