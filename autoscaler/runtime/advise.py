@@ -15,6 +15,7 @@ replace = msgspec.structs.replace
 
 def unacted(before: Memory, after: Memory) -> Memory:
     """`after` as if its plan had not been made: what was learned goes on, what was to be done does not."""
+    sent = {launch.token for launch in before.launches}
     intents: dict[ReplicaId, Intent] = {}
     for name, intent in after.intents.items():
         known = before.intents.get(name)
@@ -24,7 +25,7 @@ def unacted(before: Memory, after: Memory) -> Memory:
             intents[name] = known
     return replace(
         after,
-        launches=before.launches,
+        launches=tuple(launch for launch in after.launches if launch.token in sent),
         intents=intents,
         last_out_at=before.last_out_at,
         last_in_at=before.last_in_at,

@@ -217,13 +217,20 @@ class Executor:
         cut = action.cut if isinstance(action, Terminate) else 0
         if cut > 0 or (isinstance(action, Terminate) and action.why in NOT_BY_CHOICE):
             return ""
-        now = self._clock.now()
-        for name in self._admitted_on(instance, facts):
-            intent = facts.decision.memory.intents.get(name)
-            drain = intent.drain if intent is not None else None
-            if drain is None or (drain.deadline > now and drain.why not in NOT_BY_CHOICE):
-                return f"{name} is still admitted in a balancer"
+        blind = sorted({traits.name for traits in self.parts.pool.balancers} - set(facts.balancers))
+        doubtful = self._admitted_on(instance, facts)
+        if blind:
+            doubtful |= {name for name in facts.decision.memory.intents if instance_of(name) == instance}
+        for name in sorted(doubtful):
+            if not self._may_be_cut(name, facts):
+                return f"balancer {blind[0]} could not be read" if blind else f"{name} is still admitted in a balancer"
         return ""
+
+    def _may_be_cut(self, name: ReplicaId, facts: Facts) -> bool:
+        """Whether its drain deadline has passed, or it is not ours to choose."""
+        intent = facts.decision.memory.intents.get(name)
+        drain = intent.drain if intent is not None else None
+        return drain is not None and (drain.deadline <= self._clock.now() or drain.why in NOT_BY_CHOICE)
 
     def _admitted_on(self, instance: InstanceId, facts: Facts) -> set[ReplicaId]:
         """Replicas of a machine that the last views, or this very plan, put into traffic."""

@@ -156,7 +156,7 @@ def _built(kind: str, settings: str) -> Any:
 
 
 def _answered(policy: Any, question: tuple[Any, ...]) -> tuple[bytes, bytes]:
-    """A mark ("y" or "n"; "e" would be the end) and the JSON or the reason. JSON has no NaN, so numbers are checked on this side too."""
+    """A mark ("y" or "n") and the JSON or the reason. JSON has no NaN, so numbers are checked on this side too."""
     if question[0] == "signals":
         return b"y", msgspec.json.encode(sorted(policy.signals()))
     answer = policy.recommend(*question[1:])

@@ -5,8 +5,10 @@ Invariant: only named fields of decisions and faults are written; settings, head
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
+import msgspec
 import structlog
 
 from autoscaler.domain.base import PoolName
@@ -18,6 +20,7 @@ class Journal:
 
     def __init__(self, log: Any) -> None:
         self._log = log
+        self._told: dict[PoolName, frozenset[str]] = {}
 
     def decision(self, decision: Decision, *, saved: bool, note: str = "") -> None:
         """One record of one tick: the sentence, and its numbers as fields. `note`: why the plan is not carried out."""
@@ -42,11 +45,16 @@ class Journal:
         if decision.blocks:
             fields["blocks"] = [reason.code for reason in decision.blocks]
         self._log.info("decision", **fields)
-        for alarm in decision.alarms:
-            self._alarm(decision.pool, alarm)
+        self._alarm(decision.pool, decision.alarms)
 
-    def _alarm(self, pool: PoolName, alarm: Reason) -> None:
-        self._log.warning("alarm", pool=pool, code=alarm.code, facts=alarm.facts)
+    def _alarm(self, pool: PoolName, alarms: Sequence[Reason]) -> None:
+        """Tell an alarm when it begins; while it lasts, the API and the decision's record show it."""
+        standing = {f"{alarm.code} {sorted(alarm.facts.items())}": alarm for alarm in alarms}
+        told = self._told.get(pool, frozenset())
+        for key, alarm in standing.items():
+            if key not in told:
+                self._log.warning("alarm", pool=pool, code=alarm.code, facts=alarm.facts)
+        self._told[pool] = frozenset(standing)
 
     def outcome(self, pool: PoolName, outcome: Outcome) -> None:
         """One action that did not go as asked; what went well is seen in the next decision."""
@@ -70,13 +78,18 @@ class Journal:
         self._log.error(event, exc_info=True, **fields)
 
 
+def _line(record: Any, **_: Any) -> str:
+    """One record as a line of JSON; of a thousand pools this is a good part of a tick, so it is msgspec's."""
+    return msgspec.json.encode(record, enc_hook=str).decode()
+
+
 def open_journal(style: str = "json", stream: TextIO | None = None, *, level: str = "info") -> Journal:
     """A journal on `stream` (standard error when None), from `level` on.
 
     `style`: "json", one object a line, or "console". `level`: "debug", "info", "warning" or "error".
     """
     render: list[Any] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_line)]
         if style == "json"
         else [structlog.dev.ConsoleRenderer(colors=False)]
     )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.domain.base import Duration, InstanceId, Instant, ReplicaId, instance_of
-from autoscaler.domain.decision import Decision, Observation, Outcome, Record, SourceFault
+from autoscaler.domain.decision import Calendar, Decision, Observation, Outcome, Record, SourceFault
 from autoscaler.domain.directives import Directives
 from autoscaler.domain.faults import FaultKind, InvariantBroken
 from autoscaler.domain.lifecycle import Phase
@@ -73,8 +73,10 @@ class PoolLoop:
         self._version: int | None = None  # None: what the ledger holds must be read before the next save
         self._directives: Directives | None = None
         self._outcomes: deque[Outcome] = deque(maxlen=_OUTCOMES_KEPT)
+        self._unwritten: list[Outcome] = []  # not yet in the ledger, for explain
         self._next_parts: PoolParts | None = None
         self._slowest = "observe"
+        self._endpoints: dict[ReplicaId, Endpoint] = {}
 
     @property
     def parts(self) -> PoolParts:
@@ -96,10 +98,10 @@ class PoolLoop:
         self._stopping = True
         self._woken.set()
 
-    def recover(self) -> None:
+    def recover(self, why: str) -> None:
         """Start afresh after a crash: read memory again."""
-        self._ticking = False
         self._version = None
+        self.status = self.status._replace(trouble=f"crashed: {why}")
 
     async def run(self) -> None:
         """Tick until stopped."""
@@ -154,12 +156,13 @@ class PoolLoop:
         self._ticking = True
         started = self._services.clock.now()
         try:
-            return await self._tick(started, early=early and self._next_parts is None)
+            decision = await self._tick(started, early=early and self._next_parts is None)
         finally:
             self._ticking = False
-            ended = self._services.clock.now()
-            self._services.metrics.ticked(self._parts.pool.name, ended - started)
-            self.status = self.status._replace(tick_at=ended)
+        ended = self._services.clock.now()
+        self._services.metrics.ticked(self._parts.pool.name, ended - started)
+        self.status = self.status._replace(tick_at=ended)
+        return decision
 
     async def _tick(self, started: Instant, *, early: bool) -> Decision | None:
         self._take_parts()
@@ -178,7 +181,7 @@ class PoolLoop:
             trouble = trouble or "the operators' directives could not be read"
         observation = self._observation(world, before)
         calendar = calendar_at(observation.now)
-        decision = await self._decide(before, observation)
+        decision = await self._decide(before, observation, calendar)
         saved = False
         if pool.mode is Mode.ADVISE:
             self._memory = unacted(before, decision.memory)
@@ -236,7 +239,11 @@ class PoolLoop:
     def _ask(self, started: Instant, memory: Memory | None, *, early: bool) -> Ask:
         decision = self.status.decision
         if decision is not None:
-            serving = [_endpoint(one) for one in decision.replicas if one.phase is Phase.IN_SERVICE and one.host]
+            serving = [
+                self._endpoints[one.id]
+                for one in decision.replicas
+                if one.phase is Phase.IN_SERVICE and one.id in self._endpoints
+            ]
         else:
             serving = _remembered(memory) if memory is not None else []
         return Ask(at=started, early=early, launches=memory.launches if memory else (), serving=serving)
@@ -273,19 +280,19 @@ class PoolLoop:
             faults=world.faults,
         )
 
-    def _gather_outcomes(self) -> list[Outcome]:
+    def _gather_outcomes(self) -> None:
         fresh = self.executor.take_outcomes()
         self._outcomes.extend(fresh)
+        self._unwritten.extend(fresh)
         for outcome in fresh:
             self._services.journal.outcome(self._parts.pool.name, outcome)
             if outcome.fault is not None:
                 source = f"action:{outcome.action.key.partition(':')[0]}"
                 self._services.metrics.fault(self._parts.pool.name, source, outcome.fault.kind)
-        return fresh
 
-    async def _decide(self, memory: Memory, observation: Observation) -> Decision:
+    async def _decide(self, memory: Memory, observation: Observation, calendar: Calendar) -> Decision:
         """Decide; in a thread when a policy may block (it runs in a worker process), so that no other pool waits."""
-        parts, calendar = self._parts, calendar_at(observation.now)
+        parts = self._parts
         if any(getattr(policy, "blocking", False) for policy in parts.policies):
             decision = await asyncio.to_thread(
                 self._services.decide, parts.pool, parts.policies, memory, observation, calendar
@@ -324,9 +331,10 @@ class PoolLoop:
             foreign = frozenset(one.id for view in observation.computes.values() for one in view.foreign)
             facts = Facts(decision, observation.balancers, foreign, self.prober.record)
             await self.executor.run(facts, Duration(max(tick / 4.0, left)))
-        fresh = self._gather_outcomes()
-        if fresh:
-            call = partial(self._services.ledger.append, self._parts.pool.name, decision.sequence, fresh)
+        self._gather_outcomes()
+        if self._unwritten:
+            outcomes, self._unwritten = self._unwritten, []
+            call = partial(self._services.ledger.append, self._parts.pool.name, decision.sequence, outcomes)
             answer = await guarded("ledger", call, observe_deadline(tick))
             if isinstance(answer, SourceFault):
                 self._count(answer)  # losing outcomes is safe: the world is read again
@@ -337,13 +345,17 @@ class PoolLoop:
             one.id: one for view in observation.computes.values() for one in view.instances
         }
         targets = []
+        endpoints: dict[ReplicaId, Endpoint] = {}
         for replica in decision.replicas:
             if replica.phase not in _ANSWERING or not replica.host:
                 continue
             machine = machines.get(replica.instance)
             known = observation.probes.get(replica.id)
             boot = machine.boot if machine is not None else (known.boot.partition("|")[0] if known else "")
-            targets.append(Target(_endpoint(replica), boot, bool(replica.admitted_in)))
+            endpoint = _endpoint(replica, self._endpoints.get(replica.id))
+            endpoints[replica.id] = endpoint
+            targets.append(Target(endpoint, boot, bool(replica.admitted_in)))
+        self._endpoints = endpoints
         self.prober.watch(targets)
 
     def _note_slowest(self, started: Instant, observed: Instant, kept: Instant) -> None:
@@ -365,13 +377,13 @@ class PoolLoop:
         return Seen(status.parts.pool.name, status.decision, status.tick_at, len(foreign), cost)
 
 
-def _endpoint(replica: Replica) -> Endpoint:
+def _endpoint(replica: Replica, known: Endpoint | None) -> Endpoint:
+    """Where a replica listens: the known value when it is the same, for that is so in nearly every tick."""
+    weight = max(1, round(100 * replica.units))
+    if known is not None and (known.host, known.port, known.weight) == (replica.host, replica.port, weight):
+        return known
     return Endpoint(
-        replica=replica.id,
-        instance=replica.instance,
-        host=replica.host or "",
-        port=replica.port,
-        weight=max(1, round(100 * replica.units)),
+        replica=replica.id, instance=replica.instance, host=replica.host or "", port=replica.port, weight=weight
     )
 
 

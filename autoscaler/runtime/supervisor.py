@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from autoscaler.domain.base import Duration, PoolName
-from autoscaler.domain.faults import ConfigError, InvariantBroken
+from autoscaler.domain.faults import ConfigError, InvariantBroken, PortFault
 from autoscaler.engine.decide import decide as real_decide
 from autoscaler.ports.clock import Clock
 from autoscaler.ports.lease import Lease
@@ -90,6 +90,7 @@ class Supervisor:
         self._tasks: dict[PoolName, asyncio.Task[None]] = {}
         self._extra: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
+        self._reloading = asyncio.Lock()
         self._adapters: list[PoolParts] = []
         self._api: Api | None = None
 
@@ -124,13 +125,15 @@ class Supervisor:
         """Stop what runs and release adapters, lease and ledger."""
         self.stop()
         within = self.options.stop_within
+        clock, begun = self.services.clock, self.services.clock.now()
         running = set(self._tasks.values())
         if running:
             _, late = await asyncio.wait(running, timeout=within)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await asyncio.gather(*(loop.executor.finish(within) for loop in self.loops.values()))
+        left = Duration(max(0.0, within - (clock.now() - begun)))
+        await asyncio.gather(*(loop.executor.finish(left) for loop in self.loops.values()))
         for task in self._extra:
             task.cancel()
         await asyncio.gather(*self._extra, return_exceptions=True)
@@ -158,12 +161,12 @@ class Supervisor:
             try:
                 await _run_pool(loop)
                 return
-            except Exception:  # noqa: BLE001 - the one broad except: counted, logged, contained in this pool
+            except Exception as error:  # noqa: BLE001 - the one broad except: counted, logged, contained in this pool
+                loop.recover(repr(error))
                 self.services.metrics.crashed(name)
                 self.services.journal.crash("pool crashed", pool=name, again_in_s=wait)
             if clock.now() - started > _HEALTHY_S:
                 wait = _BACKOFF_FIRST_S
-            loop.recover()
             if await _set_within(self._stop, wait):
                 return
             wait = min(_BACKOFF_MAX_S, wait * 2.0)
@@ -196,6 +199,10 @@ class Supervisor:
 
     async def reload(self) -> None:
         """Read the config again; mistakes are told and the old one stays. Clocks are in memory and go on."""
+        async with self._reloading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         journal = self.services.journal
         if self.options.reload is None:
             raise InvariantBroken("reload without a way to read the config")
@@ -203,6 +210,9 @@ class Supervisor:
             fresh = self.options.reload()
         except ConfigError as error:
             journal.trouble("reload refused: the old config stays", mistakes=error.mistakes)
+            return
+        except PortFault as fault:
+            journal.trouble("reload refused: the old config stays", mistakes=[str(fault)])
             return
         refused = [parts.pool.name for parts in fresh if self._identity_changed(parts)]
         for name in refused:

@@ -32,6 +32,15 @@ def test_what_was_learned_goes_on() -> None:
     assert unacted(before, after) == after
 
 
+def test_a_launch_that_was_sent_before_is_settled_and_a_new_one_is_forgotten() -> None:
+    sent, advised = OPEN, replace(OPEN, token=Token("t2"))
+    before = Memory(launches=(sent,))
+    assert unacted(before, replace(before, launches=(replace(sent, accepted=True), advised))).launches == (
+        replace(sent, accepted=True),
+    )
+    assert unacted(before, replace(before, launches=())).launches == ()
+
+
 def test_what_was_only_intended_is_taken_back() -> None:
     before = Memory(intents={A: INTENT, B: INTENT})
     drain = DrainWhy(why="scale_in", since=AT, deadline=AT)

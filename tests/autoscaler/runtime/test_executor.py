@@ -69,6 +69,7 @@ class Scene:
         self.executor = Executor(self.world.parts(), self.clock, self.gate, self.points.append)
         self.foreign: set[InstanceId] = set()
         self.memory = Memory()
+        self.blind = False
         self.records = {
             ReplicaId(f"{name}:8000"): ProbeRecord(
                 replica=ReplicaId(f"{name}:8000"),
@@ -95,6 +96,14 @@ class Scene:
             )
             self.world.compute.add(self.world.name, machine)
 
+    def draining(self, name: str, ahead: float) -> None:
+        """Memory has it draining with a deadline that lies `ahead` seconds."""
+        drain = DrainWhy(why="scale_in", since=START, deadline=Instant(START + ahead))
+        intent = Intent(
+            phase=Phase.DRAINING, since=START, launched_at=START, offer="gpu", zone="local", units=1.0, drain=drain
+        )
+        self.memory = Memory(intents={ReplicaId(f"{name}:8000"): intent})
+
     async def run(self, plan: Sequence[Action], budget: float = TICK) -> list[Outcome]:
         decision = Decision(
             pool=self.world.name,
@@ -113,7 +122,7 @@ class Scene:
             sentence="",
             memory=self.memory,
         )
-        views = {"front": await self.world.balancer.members()}
+        views = {} if self.blind else {"front": await self.world.balancer.members()}
         facts = Facts(decision, views, frozenset(self.foreign), self.records.get)
         await self.executor.run(facts, Duration(budget))
         return self.executor.take_outcomes()
@@ -334,11 +343,23 @@ def test_past_its_drain_deadline_a_machine_may_end_whatever_the_balancer_says(
         scene = Scene()
         scene.have("x")
         await scene.world.balancer.admit([endpoint("x")])
-        drain = DrainWhy(why="scale_in", since=START, deadline=Instant(START + ahead))
-        intent = Intent(
-            phase=Phase.DRAINING, since=START, launched_at=START, offer="gpu", zone="local", units=1.0, drain=drain
-        )
-        scene.memory = Memory(intents={ReplicaId("x:8000"): intent})
+        scene.draining("x", ahead)
+        (outcome,) = await scene.run([terminate("x")])
+        assert outcome.status is status
+
+    run_virtual(scenario)
+
+
+@pytest.mark.law(2)
+@pytest.mark.parametrize(("ahead", "status"), [(-1.0, OutcomeStatus.ACCEPTED), (60.0, OutcomeStatus.DROPPED)])
+def test_what_a_balancer_that_could_not_be_read_may_still_admit_is_not_ended(
+    ahead: float, status: OutcomeStatus
+) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        scene.have("x")
+        scene.draining("x", ahead)
+        scene.blind = True
         (outcome,) = await scene.run([terminate("x")])
         assert outcome.status is status
 

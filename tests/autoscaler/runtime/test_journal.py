@@ -3,13 +3,34 @@
 import io
 import json
 
+import msgspec
+
 from autoscaler.domain.base import PoolName, Token
-from autoscaler.domain.decision import Launch, Outcome, OutcomeStatus
+from autoscaler.domain.decision import Capacity, Decision, Launch, Outcome, OutcomeStatus, Reason
 from autoscaler.domain.faults import Throttled
+from autoscaler.domain.load import Trust, TrustVerdict
+from autoscaler.domain.memory import Memory
 from autoscaler.domain.pool import Placement
 from autoscaler.runtime.journal import open_journal
 from tests.support.virtual_time import START
 
+DECISION = Decision(
+    pool=PoolName("p"),
+    at=START,
+    sequence=1,
+    trust=TrustVerdict(level=Trust.TRUST, why=""),
+    opinions=(),
+    capacity=Capacity(),
+    wanted=None,
+    target=0,
+    reason=Reason(code="test"),
+    blocks=(),
+    alarms=(),
+    plan=(),
+    replicas=(),
+    sentence="",
+    memory=Memory(),
+)
 LAUNCH = Launch(
     token=Token("t"), placement=Placement(offer="gpu", zone="local"), count=1, total_after=1, request='{"key": "hush"}'
 )
@@ -54,3 +75,16 @@ def test_the_console_style_is_for_reading() -> None:
     assert "started" in out.getvalue()
     assert "pools=2" in out.getvalue()
     assert "\x1b" not in out.getvalue()
+
+
+def test_an_alarm_is_told_when_it_begins_and_again_when_it_comes_back() -> None:
+    out = io.StringIO()
+    journal = open_journal(stream=out)
+    for count in (1, 1, 0, 1):
+        alarms = tuple(Reason(code="no_capacity", facts={"placement": "gpu/a"}) for _ in range(count))
+        journal.decision(msgspec.structs.replace(DECISION, alarms=alarms), saved=True)
+    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [record["event"] for record in records] == [
+        *("decision", "alarm", "decision", "decision", "decision", "alarm"),
+    ]
+    assert records[1]["facts"] == {"placement": "gpu/a"}

@@ -417,6 +417,20 @@ def test_outcomes_reach_the_next_decision_once_and_the_ledger() -> None:
     run_virtual(scenario)
 
 
+def test_an_outcome_that_came_after_its_tick_reaches_the_ledger_too() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        scene.world.probe.load_s = 1e6
+        scene.world.compute.faults.delay["launch"] = 20.0
+        async with running(scene.world.parts(), scene.shared):
+            await asyncio.sleep(50)
+        kept = await scene.ledger.outcomes(scene.world.name, 10)
+        assert [(one.action.key.partition(":")[0], len(one.ids)) for _, one in kept] == [("launch", 2)]
+        assert scene.ticks.seen[1].in_flight == {kept[0][1].action.key}
+
+    run_virtual(scenario)
+
+
 def test_a_policy_that_may_block_is_decided_in_a_thread() -> None:
     async def scenario() -> None:
         scene = Scene()

@@ -86,8 +86,14 @@ def test_a_pool_that_crashes_is_started_again_with_growing_waits_and_the_others_
         journal = open_journal(stream=log)
         parts = [good.parts(), bad.parts()]
         async with supervised(parts, ledger, clock, decide=fails, journal=journal) as supervisor:
-            await asyncio.sleep(200)
+            stuck = []
+            for wait in (0.5, 2.0, 2.0):
+                await asyncio.sleep(wait)
+                status = supervisor.loops[PoolName("bad")].status
+                stuck.append("crashed: ZeroDivisionError" in status.trouble and status.tick_at is None)
+            await asyncio.sleep(195)
             assert fails.crashes == [0.0, 1.0, 3.0, 7.0]
+            assert stuck == [True] * 3
             assert supervisor.loops[PoolName("bad")].status.fine
             assert b'autoscaler_pool_crashes_total{pool="bad"} 4.0' in supervisor.services.metrics.text()
         assert len(bad.balancer.admitted()) == 2
@@ -295,13 +301,18 @@ async def test_sigterm_ends_a_real_daemon_in_order_and_sighup_reloads_it() -> No
 
     options = Options(clock=clock, journal=open_journal(stream=log), reload=reload)
     daemon = asyncio.create_task(run([world.parts(pace=quick)], ledger, options))
-    while not ledger.records:
-        await asyncio.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGHUP)
-    while '"reloaded"' not in log.getvalue():
-        await asyncio.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGTERM)
-    await daemon
+    try:
+        async with asyncio.timeout(20):
+            while not ledger.records:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGHUP)
+            while '"reloaded"' not in log.getvalue():
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await daemon
+    finally:
+        daemon.cancel()
+        await asyncio.gather(daemon, return_exceptions=True)
     assert reloads == [1]
     assert ledger.closed
     assert log.getvalue().strip().endswith("}")
