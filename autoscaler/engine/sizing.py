@@ -20,6 +20,8 @@ from autoscaler.engine.opinions import EPSILON, Composed
 
 #: A silence of more than this many ticks counts as a restart: what happened meanwhile is not known.
 GAP_TICKS = 3
+#: A host may stall a process for a few seconds; only ticks shorter than about 2 s (a sped-up demo) ever feel this.
+GAP_SHORTEST_S = 5.0
 
 
 class Sized(msgspec.Struct, kw_only=True, frozen=True):
@@ -85,7 +87,7 @@ def history_since(pool: Pool, memory: Memory, now: Instant) -> Instant:
     if memory.history_since is None or memory.last_at is None:
         return now
     gap = elapsed(memory.last_at, now)
-    return now if gap > GAP_TICKS * pool.pace.tick else memory.history_since
+    return now if gap > max(GAP_TICKS * pool.pace.tick, GAP_SHORTEST_S) else memory.history_since
 
 
 def _floor(pool: Pool, observation: Observation) -> int:
