@@ -16,9 +16,10 @@ from autoscaler.config.modules import Group
 from autoscaler.config.schema import Choice, Config, PoolConfig
 from autoscaler.config.sections import build_policy
 from autoscaler.domain.base import PoolName
+from autoscaler.domain.decision import Calendar, Recommendation, Situation
 from autoscaler.domain.faults import AutoscalerError, ConfigError
 from autoscaler.domain.load import LoadSample, Signal
-from autoscaler.domain.pool import BalancerTraits
+from autoscaler.domain.pool import BalancerTraits, Pool
 from autoscaler.ports.balancer import Balancer
 from autoscaler.ports.build import Context
 from autoscaler.ports.clock import Clock
@@ -162,10 +163,30 @@ def _looking_only(settings: msgspec.Struct) -> msgspec.Struct:
     return msgspec.structs.replace(settings, embedded=False) if getattr(settings, "embedded", False) else settings
 
 
+class NamedWorker:
+    """A policy in a worker process under the name that it gives itself: of two of a kind, each keeps its own carry."""
+
+    blocking = True
+
+    def __init__(self, worker: WorkerPolicy, name: str) -> None:
+        self._worker = worker
+        self.name = name
+
+    def signals(self) -> frozenset[Signal]:
+        """The signals it names; raises PolicyBroken."""
+        return self._worker.signals()
+
+    def recommend(self, pool: Pool, situation: Situation, carry: str, calendar: Calendar) -> Recommendation:
+        """Its opinion; raises PolicyBroken."""
+        return self._worker.recommend(pool, situation, carry, calendar)
+
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
+
 def _in_worker(choice: Choice, policy: Policy) -> Policy:
-    worker: Policy = WorkerPolicy(choice.kind, msgspec.json.encode(choice.settings).decode())
-    worker.name = policy.name  # of two of a kind, each keeps its own carry
-    return worker
+    return NamedWorker(WorkerPolicy(choice.kind, msgspec.json.encode(choice.settings).decode()), policy.name)
 
 
 def build(config: Config, clock: Clock, *, read_only: bool = False) -> Wired:
@@ -221,6 +242,6 @@ async def close(wired: Wired) -> None:
                 closed.add(id(adapter))
                 await adapter.aclose()
         for policy in parts.policies:
-            if isinstance(policy, WorkerPolicy):
+            if isinstance(policy, NamedWorker):
                 policy.close()
     await wired.ledger.aclose()

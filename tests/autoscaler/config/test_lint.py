@@ -13,12 +13,8 @@ Load = Callable[[Any], Config]
 
 pytestmark = pytest.mark.usefixtures("acme")
 
-STEP = {
-    "kind": "step",
-    "signal": "queue_length",
-    "steps": [{"at_least": 8, "add": 1}],
-    "scale_in": {"below": 4, "remove": 1},
-}
+STEPS = [{"at_least": 8, "add": 1}]
+STEP = {"kind": "step", "signal": "queue_length", "steps": STEPS, "scale_in": {"below": 4, "remove": 1}}
 TRACKING = {"kind": "target_tracking", "target": 0.7}
 SLO = {"kind": "latency_slo", "signal": "ttft_s_p95", "objective": "2s"}
 OFFER = {"compute": "acme", "region": "n"}
