@@ -56,7 +56,8 @@ def decide(
     planner.keep_members(draft)
     _end_what_must_end(draft, book, unhealthy)
     opened = _change_size(draft, book, sized, capacity.existing)
-    victims.replace_marked(draft, sized.target, unhealthy or question.blind)
+    room = pool.bounds.max - capacity.existing - sum(one.units for one in opened)
+    victims.replace_marked(draft, sized.target, room, unhealthy or question.blind)
     past = _Past(sized=sized, opened=opened, asked=asked, verdict=verdict, calendar=calendar)
     next_memory = _remember(draft, book, past)
     decision = Decision(

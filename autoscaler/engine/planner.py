@@ -124,7 +124,7 @@ def _drains_as_lost(joined: Joined, replica: Replica) -> bool:
 def replace_lost(draft: Draft, unhealthy: str) -> None:
     """Replicas that did not recover leave for good; one at a time, spaced, while a large share is unhealthy.
 
-    One whose machine is stopped or gone cannot recover and waits for nobody.
+    One whose machine is stopped cannot recover and waits for nobody; one that a look missed is gone at the next.
     """
     pace = draft.pool.pace
     overdue = [
@@ -137,7 +137,7 @@ def replace_lost(draft: Draft, unhealthy: str) -> None:
     ]
     # After a restart the prober has looked at nothing yet: a replica is not given up on what was known before.
     waiting = [one for one in overdue if one.id in draft.joined.looked and one.id not in draft.joined.ended]
-    ended = [one for one in overdue if one.id in draft.joined.ended]
+    ended = [one for one in overdue if one.id in draft.joined.ended and draft.intent(one.id).missing_since is None]
     if unhealthy and waiting:
         paced_at = draft.memory.replace_paced_at
         spacing = max(float(pace.replace_after), PACED_TICKS * float(pace.tick))
@@ -158,24 +158,32 @@ def end_failed_loads(draft: Draft) -> list[str]:
     One that never was in a balancer is ended at once, since nothing can be cut; another one drains first.
     """
     failed = []
-    for machine in machines_in(draft, (Phase.BOOTING, Phase.LOADING)):
-        if machine[0].protected or not draft.sees(machine[0]) or not all(_gives_up(draft, one) for one in machine):
+    deadline = after(draft.now, draft.pool.drain.lost_deadline)
+    for machine in draft.machines:
+        stuck = [one for one in machine if _gives_up(draft, one)]
+        if not stuck or machine[0].protected or not draft.sees(machine[0]):
             continue
-        if any(draft.intent(one.id).admitted_at is not None or one.admitted_in or one.draining_in for one in machine):
-            for one in machine:
-                deadline = after(draft.now, draft.pool.drain.lost_deadline)
-                begin_drain(draft, one, DrainWhy(why="never_ready", since=draft.now, deadline=deadline))
-        elif draft.joined.balancers_blind:
-            continue
-        else:
+        fresh = not any(_was_member(draft, one) for one in machine)
+        if fresh and len(stuck) == len(machine):
+            if draft.joined.balancers_blind:
+                continue
             terminate(draft, machine, "its model did not load in time")
+        else:
+            for one in stuck:
+                begin_drain(draft, one, DrainWhy(why="never_ready", since=draft.now, deadline=deadline))
         failed.append(machine[0].offer)
     return failed
+
+
+def _was_member(draft: Draft, replica: Replica) -> bool:
+    return draft.intent(replica.id).admitted_at is not None or bool(replica.admitted_in or replica.draining_in)
 
 
 def _gives_up(draft: Draft, replica: Replica) -> bool:
     """Whether a replica has had its time to load, and a look in this very boot (if it runs) says that it has not."""
     intent, now = draft.intent(replica.id), draft.now
+    if intent.phase not in (Phase.BOOTING, Phase.LOADING):
+        return False
     if replica.phase is Phase.LOADING and (replica.id not in draft.joined.looked or intent.failing_since is None):
         return False
     if intent.ready_at is not None:  # it worked in this boot: since it left traffic, not since it last flapped

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from autoscaler.domain.base import Duration, InstanceId, Instant, ReplicaId, after, elapsed, replica_id
+from autoscaler.domain.base import Duration, InstanceId, Instant, ReplicaId, after, elapsed, instance_of, replica_id
 from autoscaler.domain.decision import Observation, Reason
 from autoscaler.domain.faults import InvariantBroken
 from autoscaler.domain.lifecycle import Phase, allowed
@@ -47,6 +47,7 @@ def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
     members = Members(observation)
     notices = _earliest([notice for view in observation.computes.values() for notice in view.notices])
     seen: set[ReplicaId] = set()
+    broken = _half_broken(memory)
     for name in sorted(observation.computes):
         for instance in sorted(observation.computes[name].instances, key=lambda one: one.id):
             offer = offers.get(instance.offer)
@@ -57,7 +58,7 @@ def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
                 record = _record_of(observation, rid, instance)
                 look = _Look(
                     pool, observation, instance, offer, found, memory.epoch, names, joined.balancers_blind,
-                    record, _passed(pool, record),
+                    record, _passed(pool, record), instance.id in broken,
                 )  # fmt: skip
                 intent = _next_intent(look, rid, before, units, notices.get(instance.id))
                 _keep(joined, look, rid, port, before, intent)
@@ -85,6 +86,7 @@ class _Look(msgspec.Struct):
     blind: bool
     record: ProbeRecord | None
     passed: bool
+    half_broken: bool
 
 
 def _earliest(notices: Sequence[Notice]) -> dict[InstanceId, Notice]:
@@ -93,6 +95,14 @@ def _earliest(notices: Sequence[Notice]) -> dict[InstanceId, Notice]:
     for notice in sorted(notices, key=lambda one: (one.at is not None, one.at or 0.0, one.kind)):
         found.setdefault(notice.instance, notice)
     return found
+
+
+def _half_broken(memory: Memory) -> set[InstanceId]:
+    """Machines one of whose replicas was given up: the others are replaced too, since only a machine can be ended."""
+    given_up = ("lost", "never_ready")
+    return {
+        instance_of(rid) for rid, one in memory.intents.items() if one.drain is not None and one.drain.why in given_up
+    }
 
 
 def _known(memory: Memory, rid: ReplicaId, instance: Instance) -> Intent | None:
@@ -186,7 +196,7 @@ def _with_directives(look: _Look, rid: ReplicaId, intent: Intent, notice: Notice
         drain = DrainWhy(why="operator", since=now, deadline=until)
     if drain is not intent.drain:
         intent = replace(intent, drain=drain)
-    marked = rid in directives.replace
+    marked = rid in directives.replace or (look.half_broken and drain is None)
     return intent if marked == intent.replace else replace(intent, replace=marked)
 
 

@@ -92,9 +92,9 @@ def _takes(draft: Draft, replica: Replica) -> bool:
     return _serves(draft, replica) and replica.taking_traffic is Traffic.YES
 
 
-def _candidates(draft: Draft) -> list[list[Replica]]:
+def _candidates(draft: Draft, *also: Phase) -> list[list[Replica]]:
     """Machines wholly in phases that may leave, seen in this tick, not protected and not in an orphan's grace."""
-    machines = machines_in(draft, (Phase.IN_SERVICE, *sorted(ON_THE_WAY)))
+    machines = machines_in(draft, (Phase.IN_SERVICE, *sorted(ON_THE_WAY), *also))
     return [
         one
         for one in machines
@@ -123,19 +123,21 @@ def _let_go(draft: Draft, machine: list[Replica], why: str) -> None:
         begin_drain(draft, replica, DrainWhy(why=why, since=draft.now, deadline=deadline))
 
 
-def replace_marked(draft: Draft, target: int, held_back: str) -> None:
-    """Drain machines that an operator marked, once what is not marked carries the target alone.
+def replace_marked(draft: Draft, target: int, room: float, held_back: str) -> None:
+    """Drain machines that are marked, by an operator or by a broken half, once the others carry the target alone.
 
+    A half-broken machine does not wait for them where max leaves no room for its successor: `room`, in units.
     `held_back`: why nothing that serves may be ended now (law 12, or a source that is blind); empty when it may.
     """
-    marked = [one for one in _candidates(draft) if any(draft.intent(each.id).replace for each in one)]
+    marked = [one for one in _candidates(draft, Phase.DRAINING) if any(draft.intent(each.id).replace for each in one)]
     if not marked:
         return
     if held_back:
         draft.blocks.append(Reason(code="replacement_paced", facts={"why": held_back}))
         return
     others = sum(one.units for one in draft.joined.replicas if _takes(draft, one) and not draft.intent(one.id).replace)
-    if others + EPSILON >= target:
+    broken = any(draft.intent(one.id).phase is Phase.DRAINING for one in marked[0])
+    if others + EPSILON >= target or (broken and room + EPSILON < sum(one.units for one in marked[0])):
         _let_go(draft, marked[0], "replace")
     else:
         draft.blocks.append(Reason(code="replacing", facts={"waiting": len(marked), "have": math.floor(others)}))
