@@ -84,7 +84,8 @@ class AcmeCompute:
         now = self.context.clock.now()
         def machine(name):
             return Instance(id=InstanceId(name), token="t", offer=pool.offers[0].name, zone="local", boot="1",
-                            state=InstanceState.RUNNING, launched_at=now, address="127.0.0.1", ports=pool.offers[0].ports)
+                            state=InstanceState.RUNNING, launched_at=now, address="127.0.0.1",
+                            ports=pool.offers[0].ports)
         return ComputeView(compute="acme", as_of=now,
             instances=tuple(machine(f"m{n}") for n in range(self.settings.machines)),
             foreign=tuple(machine(f"f{n}") for n in range(self.settings.foreign)))
