@@ -2,7 +2,7 @@
 
 Does: say it as JSON. Does not: write it.
 Invariant: nothing in it can cut or repeat a request: no timeout on a route, no retries, no health checks of its own,
-no panic mode, no limits on connections.
+no panic mode, no limits on connections; and no answer of a replica, however it reads, takes it out of traffic.
 """
 
 from __future__ import annotations
@@ -15,6 +15,27 @@ import msgspec
 from providers.balancer.envoy.settings import Address, Settings, Strategy
 
 _TYPE: Final = "type.googleapis.com/envoy."
+#: A safety net for the seconds between the death of a replica and its eviction. With the fewest requests inside, a dead
+#: replica draws nearly all new ones: 11 of 13 in 1.7 s were measured. Only what Envoy itself runs into counts (refused,
+#: reset, no connection in time): how a replica answers is for the probe to judge, so that one that is busy, or says no,
+#: is never taken out here. One failure is enough, since the requests that a dying replica loses are it, and nobody else
+#: is lost. It is short, because a healthy replica may reset one connection; and it never takes more than half, so not
+#: the only one: there a false alarm would refuse everything, and a true one has nobody to send to anyway.
+_OUTLIERS: Final[dict[str, Any]] = {
+    "split_external_local_origin_errors": True,
+    "consecutive_local_origin_failure": 1,
+    "enforcing_consecutive_local_origin_failure": 100,
+    "enforcing_local_origin_success_rate": 0,
+    "enforcing_consecutive_5xx": 0,
+    "enforcing_consecutive_gateway_failure": 0,
+    "enforcing_success_rate": 0,
+    "enforcing_failure_percentage": 0,
+    "max_ejection_percent": 50,
+    "always_eject_one_host": False,
+    "interval": "1s",
+    "base_ejection_time": "5s",
+    "max_ejection_time": "30s",
+}
 _NO_LIMIT: Final = 1_000_000  # Envoy's default of 1024 answers 503 to the rest; the queue is the model server's affair
 _POLICIES: Final[dict[Strategy, dict[str, Any]]] = {
     "round_robin": {"lb_policy": "ROUND_ROBIN"},
@@ -114,6 +135,7 @@ def _cluster(settings: Settings, endpoints: Path) -> dict[str, Any]:
         },
         # At the default of 50 % Envoy sends requests to draining members when the healthy ones are few.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "outlier_detection": _OUTLIERS,
         "ignore_health_on_host_removal": True,
         "track_cluster_stats": {"per_endpoint_stats": True},
         "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **limits}]},

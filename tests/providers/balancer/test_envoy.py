@@ -24,7 +24,7 @@ from providers.balancer import envoy
 from providers.balancer.envoy import EnvoyBalancer, Settings, endpoints
 from providers.balancer.envoy.bootstrap import bootstrap
 from providers.balancer.envoy.settings import STRATEGIES, Address, Layout, Strategy
-from tests.support.streaming import Seen, WallClock, ask, ask_many, backends, free_ports
+from tests.support.streaming import Backend, Seen, WallClock, ask, ask_many, backends, free_ports
 
 
 def some_settings(strategy: Strategy = "round_robin", **options: object) -> Settings:
@@ -49,8 +49,8 @@ def pid_of(settings: Settings, folder: Path) -> int:
     return record.pid
 
 
-async def until_traffic(balancer: EnvoyBalancer, count: int) -> None:
-    end = time.monotonic() + 5
+async def until_traffic(balancer: EnvoyBalancer, count: int, within_s: float = 5.0) -> None:
+    end = time.monotonic() + within_s
     while sum(one.traffic is Traffic.YES for one in (await balancer.members()).members) != count:
         assert time.monotonic() < end
         await asyncio.sleep(0.02)
@@ -248,6 +248,48 @@ async def test_a_replica_that_does_not_accept_is_seen_in_the_counters_and_nothin
     assert (await ask_many(ours.url, 3)).statuses == {503: 3}
     found = await envoy.stats(ours.settings)
     assert (found.connect_failed, found.retried) == (3, 0)
+
+
+@pytest.mark.e2e
+async def test_of_several_the_dead_one_draws_one_request_and_no_more_until_it_is_tried_again(tmp_path: Path) -> None:
+    """Nothing is inside it, so with the fewest connections it would draw every request."""
+    ours = Ours(some_settings("least_connections"), tmp_path)
+    (port,) = free_ports(1)
+    dead = Endpoint(replica="i:1", instance="i", host="127.0.0.1", port=port)  # type: ignore[arg-type]
+    try:
+        async with backends(2, chunks=1) as two:
+            await ours.balancer.admit([dead, *(one.endpoint() for one in two)])
+            await until_traffic(ours.balancer, 3)
+            seen = await ask_many(ours.url, 40, at_once=1)
+            assert (seen.complete, seen.statuses.get(503)) == (39, 1)
+            (out,) = [one for one in (await ours.balancer.members()).members if one.traffic is Traffic.NO]
+            assert out.reason == "failed_outlier_check"
+            back = Backend("back", chunks=1, port=port)
+            await back.start()
+            await until_traffic(ours.balancer, 3, within_s=15.0)
+            await back.stop()
+    finally:
+        await ours.end()
+
+
+@pytest.mark.e2e
+async def test_no_answer_takes_a_replica_out_of_traffic(ours: Ours) -> None:
+    """One that says 503 is busy or loading: the probe judges that, not the proxy."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (await reader.readuntil(b"\r\n\r\n")) and await reader.readexactly(2):  # the body is {}
+            writer.write(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = int(server.sockets[0].getsockname()[1])
+    busy = Endpoint(replica="i:1", instance="i", host="127.0.0.1", port=port)  # type: ignore[arg-type]
+    async with backends(2, chunks=1) as two:
+        await ours.balancer.admit([busy, *(one.endpoint() for one in two)])
+        await until_traffic(ours.balancer, 3)
+        seen = await ask_many(ours.url, 60, at_once=1)
+        assert seen.statuses == {200: 40, 503: 20}
+        assert all(one.traffic is Traffic.YES for one in (await ours.balancer.members()).members)
+    server.close()
 
 
 @pytest.mark.e2e
