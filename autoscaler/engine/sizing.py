@@ -67,7 +67,7 @@ def size(question: Question) -> Sized:
     wanted, reason = _trusted(question, current)
     wanted = min(max(wanted, floor), pool.bounds.max)
     since = history_since(pool, question.memory, now)
-    window = _window(pool, question.memory, now, wanted)
+    window = _window(question, wanted)
     blocks: list[Reason] = []
     target = stable = current
     if wanted > current:
@@ -117,11 +117,20 @@ def _trusted(question: Question, current: int) -> tuple[int, Reason]:
     return composed.wanted, composed.reason
 
 
-def _window(pool: Pool, memory: Memory, now: Instant, wanted: int) -> tuple[Wanted, ...]:
-    """The stabilisation window as its running maxima: older entries that a later, larger one hides are dropped."""
+def _window(question: Question, wanted: int) -> tuple[Wanted, ...]:
+    """The stabilisation window as its running maxima: older entries that a later, larger one hides are dropped.
+
+    A tick that concluded nothing leaves no entry, so that one failed look does not begin the wait anew; after
+    `stale_after` without a conclusion the size as it is counts as wanted.
+    """
+    pool, memory, now = question.pool, question.memory, question.observation.now
     horizon = pool.pace.scale_in.stabilization
-    kept = [one for one in memory.window if elapsed(one.at, now) < horizon and one.units > wanted]
-    return (*kept, Wanted(at=now, units=wanted))
+    kept = [one for one in memory.window if elapsed(one.at, now) < horizon]
+    composed = question.composed
+    concluded = question.trust.level is Trust.TRUST and composed.broken is None and composed.wanted is not None
+    if not concluded and kept and elapsed(kept[-1].at, now) <= pool.pace.stale_after:
+        return tuple(kept)
+    return (*(one for one in kept if one.units > wanted), Wanted(at=now, units=wanted))
 
 
 def _outwards(question: Question, current: int, wanted: int, floor: int, blocks: list[Reason]) -> int:

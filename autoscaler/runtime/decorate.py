@@ -1,20 +1,17 @@
-"""Decorators of ports: a deadline, metrics, a rate limit; each takes a port and returns the same port.
+"""Decorators of ports: metrics and a rate limit; each takes a port and returns the same port.
 
-Does: put an `Around` about every call that goes out. Does not: retry (the next tick does), or change an answer.
+Does: put an `Around` about every call that goes out, and dress all ports of a pool (`Dresser`, used by the supervisor).
+Does not: retry (the next tick does), set deadlines (observer, prober and executor do), or change an answer.
 Invariant: a decorated port keeps its contract: whatever an Around adds comes out as a PortFault.
-
-An Around is a function of the call's name and the call; `deadline`, `timed` and `limited` make one, and they nest:
-`around_compute(around_compute(compute, deadline(10)), limited(bucket))`.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from autoscaler.domain.base import Duration, InstanceId, Instant, Token
 from autoscaler.domain.decision import Launch
-from autoscaler.domain.faults import PortFault, Throttled, Unreachable
+from autoscaler.domain.faults import PortFault, Throttled
 from autoscaler.domain.load import LoadSample, Signal
 from autoscaler.domain.memory import OpenLaunch
 from autoscaler.domain.pool import BalancerTraits, Offer, Pool
@@ -24,8 +21,16 @@ from autoscaler.ports.clock import Clock
 from autoscaler.ports.compute import Compute
 from autoscaler.ports.telemetry import Telemetry
 from autoscaler.runtime.metrics import Metrics
+from autoscaler.runtime.parts import PoolParts
 
 T = TypeVar("T")
+
+#: Calls of a compute that change something.
+WRITES: Final = frozenset({"launch", "withdraw", "start", "stop", "terminate"})
+#: Changes a second that one account gets from us in the long run, and at once. Clouds' own limits on these calls are
+#: of this size; the executor drops what waits too long and the next tick plans it again (law 10).
+WRITES_PER_S: Final = 5.0
+WRITES_BURST: Final = 100
 
 
 class Around(Protocol):
@@ -34,19 +39,6 @@ class Around(Protocol):
     async def __call__(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         """Make the call named `name` and return its answer; raises PortFault."""
         ...
-
-
-def deadline(seconds: Duration) -> Around:
-    """A call that has not returned within `seconds` is Unreachable."""
-
-    async def around(name: str, call: Callable[[], Awaitable[T]]) -> T:
-        try:
-            async with asyncio.timeout(seconds):
-                return await call()
-        except TimeoutError as late:
-            raise Unreachable(f"{name}: no answer within {seconds:g} s") from late
-
-    return around
 
 
 def timed(metrics: Metrics, source: str, clock: Clock) -> Around:
@@ -96,11 +88,11 @@ class TokenBucket:
 
 
 def limited(bucket: TokenBucket) -> Around:
-    """Every call takes from `bucket` first."""
+    """Every call that changes something takes from `bucket` first; looking is shared and paced by the tick."""
 
     async def around(name: str, call: Callable[[], Awaitable[T]]) -> T:
-        del name
-        await bucket.take()
+        if name in WRITES:
+            await bucket.take()
         return await call()
 
     return around
@@ -119,6 +111,34 @@ def around_balancer(balancer: Balancer, around: Around) -> Balancer:
 def around_telemetry(telemetry: Telemetry, around: Around) -> Telemetry:
     """`telemetry` with `around` about each of its calls."""
     return _Telemetry(telemetry, around)
+
+
+class Dresser:
+    """Dresses the ports of pools: all are timed, computes are limited; a compute that pools share shares one bucket."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._computes: dict[int, tuple[Compute, Compute]] = {}  # by id; the bare one is kept alive
+
+    def dress(self, parts: PoolParts) -> PoolParts:
+        """`parts` with every compute, balancer and telemetry dressed; closing them closes what is inside."""
+        return parts._replace(
+            computes={name: self._compute(name, compute) for name, compute in parts.computes.items()},
+            balancers={
+                name: around_balancer(balancer, timed(self._metrics, f"balancer:{name}", self._clock))
+                for name, balancer in parts.balancers.items()
+            },
+            telemetry=around_telemetry(parts.telemetry, timed(self._metrics, "telemetry", self._clock)),
+        )
+
+    def _compute(self, name: str, compute: Compute) -> Compute:
+        if id(compute) not in self._computes:
+            bucket = TokenBucket(self._clock, per_s=WRITES_PER_S, burst=WRITES_BURST)
+            slow = around_compute(compute, limited(bucket))
+            dressed = around_compute(slow, timed(self._metrics, f"compute:{name}", self._clock))
+            self._computes[id(compute)] = (compute, dressed)
+        return self._computes[id(compute)][1]
 
 
 class _Compute:

@@ -19,6 +19,7 @@ from autoscaler.ports.lease import Lease
 from autoscaler.ports.ledger import Ledger
 from autoscaler.runtime.api import Api, ApiSettings
 from autoscaler.runtime.clock import SystemClock
+from autoscaler.runtime.decorate import Dresser
 from autoscaler.runtime.foreign import WorkerPolicy
 from autoscaler.runtime.gate import Gate, NullLease
 from autoscaler.runtime.journal import Journal, open_journal
@@ -84,6 +85,7 @@ class Supervisor:
             metrics=Metrics(),
             checkpoint=options.checkpoint,
         )
+        self._dresser = Dresser(self.services.metrics, clock)
         self.services.metrics.watch(lambda: [loop.seen() for loop in self.loops.values()], clock.now)
         self.loops: dict[PoolName, PoolLoop] = {}
         self._lease: Lease = options.lease or NullLease()
@@ -96,6 +98,7 @@ class Supervisor:
 
     async def open(self, parts: Sequence[PoolParts]) -> None:
         """Take the API's port, get the lease, start the pools; nothing is started when the port is taken."""
+        parts = [self._dresser.dress(one) for one in parts]
         self._adapters = list(parts)
         if self.options.api is not None:
             self._api = Api(self.options.api, self.loops, self.services)
@@ -207,7 +210,7 @@ class Supervisor:
         if self.options.reload is None:
             raise InvariantBroken("reload without a way to read the config")
         try:
-            fresh = self.options.reload()
+            fresh = [self._dresser.dress(one) for one in self.options.reload()]
         except ConfigError as error:
             journal.trouble("reload refused: the old config stays", mistakes=error.mistakes)
             return

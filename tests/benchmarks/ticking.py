@@ -42,9 +42,10 @@ VALUES = {
 }
 
 
-def parts(name: str, clock: SystemClock, compute: MemoryCompute) -> PoolParts:
+def parts(name: str, clock: SystemClock) -> PoolParts:
     """One pool that wants exactly what it has."""
     balancer = MemoryBalancer(clock, name="front", counts=True)
+    compute = MemoryCompute(clock, boot_s=0.0)  # an account each: they would share one limit on calls otherwise
     pool = Pool(
         installation="bench",
         name=PoolName(name),
@@ -80,8 +81,7 @@ async def measure(count: int, ticks: int = 3) -> str:
         sqlite = import_module("providers.ledger.sqlite")
         context = Context(installation="bench", state_dir=folder, clock=clock)
         ledger = sqlite.build(sqlite.Settings(url=f"sqlite:///{folder}/ledger.db"), context)
-        compute = MemoryCompute(clock, boot_s=0.0, room=10**9)
-        pools = [parts(f"pool-{index}", clock, compute) for index in range(count)]
+        pools = [parts(f"pool-{index}", clock) for index in range(count)]
         journal = open_journal(stream=sink)
         supervisor = Supervisor(ledger, Options(clock=clock, journal=journal, handle_signals=False))
         await supervisor.open(pools)

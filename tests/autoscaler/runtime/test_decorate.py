@@ -6,17 +6,18 @@ from typing import TypeVar
 
 import pytest
 
-from autoscaler.domain.base import Duration, InstanceId, Instant, ReplicaId, Token
+from autoscaler.domain.base import InstanceId, Instant, ReplicaId, Token
 from autoscaler.domain.decision import Launch
-from autoscaler.domain.faults import NoCapacity, Throttled, Unreachable
+from autoscaler.domain.faults import NoCapacity, Throttled
 from autoscaler.domain.pool import Placement
 from autoscaler.domain.replica import Endpoint
 from autoscaler.runtime.decorate import (
+    WRITES_BURST,
+    Dresser,
     TokenBucket,
     around_balancer,
     around_compute,
     around_telemetry,
-    deadline,
     limited,
     timed,
 )
@@ -70,16 +71,6 @@ def test_a_decorated_port_passes_every_call_on_and_is_asked_about_each() -> None
     run_virtual(scenario)
 
 
-def test_a_call_past_its_deadline_is_unreachable() -> None:
-    async def scenario() -> None:
-        world = PoolWorld(VirtualClock())
-        world.balancer.faults.delay["members"] = 60.0
-        with pytest.raises(Unreachable, match="members: no answer within 5 s"):
-            await around_balancer(world.balancer, deadline(Duration(5.0))).members()
-
-    run_virtual(scenario)
-
-
 def test_calls_are_counted_by_result_and_timed() -> None:
     async def scenario() -> None:
         clock = VirtualClock()
@@ -117,5 +108,23 @@ def test_a_bucket_lets_a_burst_through_then_its_rate_and_throttles_what_would_wa
         for _ in range(3):
             await compute.withdraw(world.pool, Token("t"))
         assert clock.now() - START == pytest.approx(61.0)
+
+    run_virtual(scenario)
+
+
+def test_pools_that_share_a_compute_share_its_bucket_and_looking_is_never_held_up() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        first = PoolWorld(clock)
+        second = PoolWorld(clock, compute=first.compute)
+        dresser = Dresser(Metrics(), clock)
+        one, two = dresser.dress(first.parts()), dresser.dress(second.parts())
+        assert one.computes["memory"] is two.computes["memory"]
+        compute = one.computes["memory"]
+        calls = (compute.withdraw(first.pool, Token("t")) for _ in range(WRITES_BURST + 20))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert any(isinstance(result, Throttled) for result in results)
+        for _ in range(WRITES_BURST + 20):
+            await two.computes["memory"].observe(second.pool, [], Instant(START))
 
     run_virtual(scenario)

@@ -148,7 +148,7 @@ def test_a_reload_takes_new_numbers_and_keeps_the_clocks() -> None:
             await supervisor.reload()
             await asyncio.sleep(90)
             (loop,) = supervisor.loops.values()
-            assert loop.parts is fresh
+            assert loop.parts.pool is fresh.pool
             after = ledger.memories[old.name].memory
             assert after.sequence > before.sequence
             assert after.history_since == before.history_since
@@ -194,8 +194,8 @@ def test_a_reload_that_changes_what_a_pool_is_is_refused_for_that_pool(change: d
             await asyncio.sleep(20)
             await supervisor.reload()
             await asyncio.sleep(40)
-            assert supervisor.loops[PoolName("kept")].parts is parts[0]
-            assert supervisor.loops[PoolName("other")].parts is fresh[1]
+            assert supervisor.loops[PoolName("kept")].parts.pool is parts[0].pool
+            assert supervisor.loops[PoolName("other")].parts.pool is fresh[1].pool
             assert twin.probe.closed
             assert not kept.probe.closed
 
