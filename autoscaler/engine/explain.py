@@ -25,7 +25,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "paused": "scale-{direction} is paused by an operator",
     "unhealthy_share": "no scale-in while {why}",
     "blind": "no scale-in while the daemon {why}",
-    "vetoed": "scale-in vetoed ({by})",
+    "vetoed": "scale-in vetoed: {inner}",
     "no_history": "no scale-in for {for_s} s more: not a full window seen yet",
     "stabilising": "scale-in waits {for_s} s more: {highest} was wanted within the window",
     "cooldown_in": "scale-in cools down for {for_s} s more",
@@ -63,6 +63,23 @@ TEMPLATES: Final[dict[str, str]] = {
     "signal_absent": "{signal} is not known: {why}",
     "signal_quiet": "{signal} is quiet: {samples} samples",
     "signal_unusable": "{signal} may not be used: {why}",
+    "missing_replicas": "{signal} {value}, but too few replicas answered to tell which way",
+    "slo_breach": "{signal} {value} s breaks the objective of {objective} s, and {by} {at} agrees",
+    "slo_breach_waits": "{signal} {value} s breaks the objective of {objective} s; {on_the_way} on the way already",
+    "slo_breach_settling": "{signal} {value} s breaks {objective} s; what just joined gets {wait_s} s to show",
+    "slo_breach_unconfirmed": "{signal} {value} s breaks the objective of {objective} s, but no queue or use agrees",
+    "slo_near": "{signal} {value} s is near its objective of {objective} s",
+    "slo_kept": "{signal} {value} s keeps its objective of {objective} s",
+    "step_out": "{signal} {value} is at or above {at_least}: {add} more",
+    "step_waits": "{signal} {value} is at or above {at_least}; {on_the_way} on the way already",
+    "step_in": "{signal} {value} is below {below}: {remove} less",
+    "between_steps": "{signal} {value} is between the steps",
+    "highest": "the highest of {of}: {why}",
+    "lowest": "the lowest of {of}: {why}",
+    "ceiling": "at most {ceiling}: {why}",
+    "veto_in": "{policy} forbids scale-in: {why}",
+    "veto_none": "none of {of} forbids scale-in",
+    "no_opinion": "none of {of} has an opinion: {why}",
     "fixed": "fixed at {size}",
 }
 
@@ -93,6 +110,9 @@ class _Facts(dict[str, str]):
 def phrase(reason: Reason) -> str:
     """One reason in words."""
     facts = {key: number(value) for key, value in reason.facts.items()}
+    if reason.code == "vetoed":  # the veto's own reason travels inside it
+        inner = {key: value for key, value in reason.facts.items() if key != "by"}
+        facts["inner"] = phrase(Reason(code=str(reason.facts.get("by", "?")), facts=inner))
     template = TEMPLATES.get(reason.code)
     if template is None:
         told = ", ".join(f"{key} {value}" for key, value in facts.items())
