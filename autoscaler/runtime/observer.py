@@ -106,5 +106,8 @@ class Observer:
 
 
 def observe_deadline(tick: Duration) -> Duration:
-    """How long a port may take to be read, in seconds: two thirds of a tick, so that a late one cannot fill it."""
-    return Duration(tick * 2.0 / 3.0)
+    """How long a port may take to be read, in seconds: two thirds of a tick, so that a late one cannot fill it.
+
+    Never less than two seconds: a busy host must not blind a pool whose ticks are very short.
+    """
+    return Duration(max(2.0, tick * 2.0 / 3.0))

@@ -21,8 +21,10 @@ from autoscaler.runtime.probe_rules import Look, Rules, Track, follow, heard, ne
 
 #: Looks of one pool at one time.
 BOUND = 16
-#: A generation by a model that has just loaded may take this long, in seconds.
-GENERATE_S = 10.0
+#: Backstops, in seconds: a probe has shorter timeouts of its own (5 s and 20 s by default) and tells more when they
+#: pass than "no answer" does.
+SHALLOW_S = 6.0
+GENERATE_S = 25.0
 
 
 class Target(NamedTuple):
@@ -61,7 +63,7 @@ class Prober:
         self._rules: Rules = rules_of(pool)
         self._calm = float(pool.pace.tick) / 3.0
         self._fast = min(1.0, self._calm)
-        self._shallow_deadline = max(1.0, min(5.0, self._calm))
+        self._shallow_deadline = max(SHALLOW_S, self._calm)
         self._generate_deadline = max(GENERATE_S, float(pool.pace.tick))
 
     def watch(self, targets: Iterable[Target]) -> None:
