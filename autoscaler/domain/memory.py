@@ -53,7 +53,9 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     this boot. `out_since`: no balancer has shown it admitted since then. `idle_at`: instants of the last looks (at
     most
     two) that showed it empty after it left. `recalls`: drains recalled, at most one. `missing_since`: first complete
-    look that did not show the machine. `first_seen_at`: first look that showed it to this ledger.
+    look that did not show the machine. `first_seen_at`: first look that showed it to this ledger. `inside`: requests
+    inside a replica that is lost or leaves, when that was last told: one that hangs tells it no more, nor does a
+    balancer that it has left.
     """
 
     phase: Phase
@@ -77,6 +79,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failing_since: Instant | None = None
     missing_since: Instant | None = None
     first_seen_at: Instant | None = None
+    inside: int = 0
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -254,9 +254,10 @@ def terminate(draft: Draft, machine: list[Replica], why: str) -> None:
     for replica in machine:
         intent = draft.intent(replica.id)
         if intent.drain is not None and len(intent.idle_at) < 2:
-            cut += int(replica.load)
+            inside = max(int(replica.load), intent.inside)
+            cut += inside
             # What a provider takes away with notice is told with the action, and is not a cut of our choice.
-            draft.cut += int(replica.load) if intent.drain.why != "notice" else 0
+            draft.cut += inside if intent.drain.why != "notice" else 0
         draft.update(
             replica.id,
             replace(intent, phase=Phase.TERMINATING, since=draft.now, terminating_since=draft.now),

@@ -159,7 +159,7 @@ def _next_intent(look: _Look, rid: ReplicaId, before: Intent | None, units: floa
     changed = replace(
         intent, phase=phase, since=intent.since if phase is intent.phase else now, host=instance.address,
         units=units, out_since=out_since, missing_since=None,
-        idle_at=_idle(look, intent, record, out_since),
+        idle_at=_idle(look, intent, record, out_since), inside=_inside(look, intent, phase),
     )  # fmt: skip
     return before if before is not None and changed == before else changed
 
@@ -276,6 +276,20 @@ def _idle(look: _Look, intent: Intent, record: ProbeRecord | None, out_since: In
         return ()
     at = max(when for when, _ in looks)  # one look read in two ticks is still one look
     return intent.idle_at if at <= max(intent.idle_at, default=out_since) else (*intent.idle_at[-1:], at)
+
+
+def _inside(look: _Look, intent: Intent, phase: Phase) -> int:
+    """Requests inside a replica that is lost or leaves, for counting what its end cuts; the last word stands."""
+    if phase not in (Phase.LOST, Phase.DRAINING):
+        return 0
+    record = look.record
+    if record is not None and record.last.certain and not record.last.alive:
+        return 0  # what was inside died with it, and is not ours to cut
+    counts = [member.active for member in look.members.values() if member.active is not None]
+    told = [sum(counts)] if counts else []
+    if record is not None and record.last.running is not None:
+        told.append(record.last.running + (record.last.waiting or 0))
+    return max(told, default=intent.inside)
 
 
 def _keep(joined: Joined, look: _Look, rid: ReplicaId, port: int, before: Intent | None, intent: Intent) -> None:
