@@ -23,7 +23,7 @@ from autoscaler.domain.decision import (
 )
 from autoscaler.domain.faults import Fault, FaultKind
 from autoscaler.domain.memory import Breaker, Mark, Memory, OpenLaunch
-from autoscaler.domain.pool import Pool
+from autoscaler.domain.pool import Placement, Pool
 from autoscaler.domain.replica import LaunchStatus
 
 replace = msgspec.structs.replace
@@ -43,6 +43,10 @@ class Launches(msgspec.Struct, kw_only=True):
     breakers: dict[str, Breaker] = {}
     throttled_until: Instant = NEVER
     alarms: list[Reason] = []
+
+    def marked(self, placement: Placement) -> bool:
+        """Whether a placement or its whole offer is skipped for a while."""
+        return placement.key in self.marks or placement.offer in self.marks
 
     def units_of(self, launch: OpenLaunch) -> float:
         """Units of a launch of which no machine shows yet."""
@@ -72,6 +76,10 @@ def settle(pool: Pool, memory: Memory, observation: Observation) -> Launches:
     outcomes = {outcome.action.key: outcome for outcome in observation.outcomes}
     for launch in memory.launches:
         _settle_one(book, pool, observation, launch, shown.get(launch.token, 0), outcomes)
+    # What was not accepted yet at a place that is now known to have nothing is asked for elsewhere.
+    book.open = [
+        replace(one, withdrawn=True) if not one.accepted and book.marked(one.placement) else one for one in book.open
+    ]
     for outcome in observation.outcomes:
         by_compute = isinstance(outcome.action, Launch | Withdraw | Start | Stop | Terminate)
         if by_compute and outcome.fault is not None and outcome.fault.kind is FaultKind.THROTTLED:
