@@ -3,7 +3,9 @@
 Does: fold one verdict into what is known of a replica in its present boot. Does not: look, wait or know the time.
 The rules:
 - A boot is the compute's boot joined with the server's process start. A new boot forgets everything.
-- Before a replica is admitted, the last of the passes that it needs must be a real generation.
+- Before a replica is admitted, the last of the passes that it needs must be a real generation. Once one has failed,
+  every look asks for one: a server that says it is fine and generates nothing fails without a break, and not by turns,
+  so that whoever looks at the record now and then sees it.
 - A failure that is certain (refused, or an answer that says no) ends the row of passes and counts from that look on.
 - A look without an answer says little about a replica that was loaded or takes traffic: a saturated server is slow,
   not dead. Its passes stand, and it counts as failing only when nothing at all was heard from it (no answer to a look,
@@ -48,7 +50,8 @@ class Look(NamedTuple):
 class Track(NamedTuple):
     """A record with what is needed to go on: the two halves of the boot, silence and standstill so far.
 
-    `tokens`: the counter's value that has stood since `still_since` while requests were inside.
+    `tokens`: the counter's value that has stood since `still_since` while requests were inside. `barren`: the last
+    generation that was asked for failed.
     """
 
     record: ProbeRecord
@@ -57,6 +60,7 @@ class Track(NamedTuple):
     silent_since: Instant | None = None
     still_since: Instant | None = None
     tokens: float | None = None
+    barren: bool = False
 
 
 def boot_name(compute_boot: str, server_boot: str) -> str:
@@ -65,13 +69,16 @@ def boot_name(compute_boot: str, server_boot: str) -> str:
 
 
 def needs_generation(track: Track | None, compute_boot: str, *, admitted: bool, rules: Rules) -> bool:
-    """Whether the next look must ask for a real generation: the last needed pass, and only before admission."""
+    """Whether the next look must ask for a real generation: the last needed pass, and only before admission.
+
+    Every look, once a generation has failed.
+    """
     if admitted:
         return False
     known = track if track is not None and track.compute_boot == compute_boot else None
     if known is not None and known.record.loaded_at is not None:
         return False
-    return (known.record.passes if known else 0) >= rules.passes - 1
+    return (known.record.passes if known else 0) >= rules.passes - 1 or (known is not None and known.barren)
 
 
 def follow(track: Track | None, look: Look, rules: Rules) -> Track:
@@ -96,7 +103,8 @@ def follow(track: Track | None, look: Look, rules: Rules) -> Track:
         failing_since=look.at if since is None else since,
         hung=False,
     )
-    return Track(record, look.compute_boot, server_boot)
+    barren = look.generated or (known is not None and known.barren)
+    return Track(record, look.compute_boot, server_boot, barren=barren)
 
 
 def heard(track: Track, at: Instant) -> Track:

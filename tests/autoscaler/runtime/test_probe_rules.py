@@ -81,6 +81,22 @@ def test_a_generation_is_asked_on_the_last_needed_pass_only_and_only_before_admi
     assert needs_generation(None, "c1", admitted=False, rules=RULES._replace(passes=1))
 
 
+def test_a_server_that_claims_to_be_fine_and_generates_nothing_fails_without_a_break() -> None:
+    """By turns, it would look fine to a tick that comes at the wrong moments, and never be given up."""
+    track: Track | None = None
+    failing = []
+    for at in range(20):
+        generated = needs_generation(track, "c1", admitted=False, rules=RULES)
+        verdict = saying(loaded=False, detail="POST: HTTP 503") if generated else FINE
+        track = follow(track, look(verdict, at, generated=generated), RULES)
+        failing.append(track.record.failing_since)
+    assert failing == [None] + [1.0] * 19
+    assert track is not None
+    works = follow(track, look(FINE, 20, generated=True), RULES)
+    assert (works.record.passes, works.record.failing_since) == (1, None)
+    assert follow(works, look(FINE, 21, generated=True), RULES).record.loaded_at == 21.0
+
+
 def test_a_new_boot_of_the_machine_forgets_everything() -> None:
     track = follow(loaded(), look(FINE, 5, compute_boot="c2"), RULES)
     assert (track.record.passes, track.record.loaded_at, track.record.boot) == (1, None, "c2|s1|")
