@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from textwrap import dedent
@@ -32,14 +33,23 @@ SLEEP = "import time; time.sleep(300)"
 CLOCK = WallClock()
 
 
-#: Tests that run at the same time share this machine.
-HERE = f"test-{os.getpid()}"
+class Here:
+    """The installation of the present test: tests that run at the same time share this machine."""
+
+    name = ""
 
 
-def a_pool(settings: Settings, name: str = "p", installation: str = HERE) -> Pool:
+@pytest.fixture(autouse=True)
+def _own_installation() -> None:
+    Here.name = uuid.uuid4().hex
+
+
+def a_pool(settings: Settings, name: str = "p", installation: str = "") -> Pool:
     request = msgspec.json.encode(settings).decode()
     offer = Offer(name="offer", compute="c", request=request)
-    return Pool(installation=installation, name=PoolName(name), bounds=Bounds(min=0, max=9), offers=(offer,))
+    return Pool(
+        installation=installation or Here.name, name=PoolName(name), bounds=Bounds(min=0, max=9), offers=(offer,)
+    )
 
 
 def running(code: str, *, grace: float = 1.0, **options: str) -> Settings:
@@ -53,8 +63,8 @@ def an_order(pool: Pool, token: str = "e-1-0", count: int = 1) -> Launch:
 
 
 @pytest.fixture
-async def compute(tmp_path: Path) -> AsyncGenerator[LocalProcessCompute]:
-    context = Context(installation=HERE, state_dir=str(tmp_path), clock=CLOCK)
+async def compute(tmp_path: Path, _own_installation: None) -> AsyncGenerator[LocalProcessCompute]:
+    context = Context(installation=Here.name, state_dir=str(tmp_path), clock=CLOCK)
     one = local_process.build(running(SLEEP), context)
     yield one
     await one.aclose()
@@ -187,7 +197,7 @@ def a_launcher(pool: Pool, order: Launch, folder: Path, *, suicide: bool) -> "su
             processes.start = start
 
         async def main():
-            context = Context(installation={HERE!r}, state_dir={str(folder)!r}, clock=WallClock())
+            context = Context(installation={Here.name!r}, state_dir={str(folder)!r}, clock=WallClock())
             compute = local_process.LocalProcessCompute(context)
             pool = msgspec.json.decode(sys.argv[1], type=Pool)
             print((await compute.launch(pool, msgspec.json.decode(sys.argv[2], type=Launch))).ids, flush=True)
@@ -297,6 +307,7 @@ async def test_a_number_given_to_another_process_is_not_taken_for_the_replica(
     other = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
     try:
         os.killpg(pid_of(one), signal.SIGKILL)
+        await until(lambda: processes.start_of(pid_of(one)) == "")
         stale = msgspec.structs.replace(record, pid=other.pid)
         store.record(one.id).write_bytes(msgspec.json.encode(stale))
         assert await seen(compute, pool) == []
@@ -385,6 +396,7 @@ async def test_what_a_crashed_replica_left_behind_ends_at_the_next_launch(
     await until(lambda: log_of(tmp_path, one).endswith("\n"))
     worker = psutil.Process(int(log_of(tmp_path, one)))
     os.kill(pid_of(one), signal.SIGKILL)
+    await until(lambda: processes.start_of(pid_of(one)) == "")
     assert await seen(compute, pool) == []
     await launched(compute, pool, token="e-2-0")
     await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
@@ -497,7 +509,7 @@ async def test_pools_that_look_at_the_same_time_share_one_scan(
 async def test_another_installation_with_the_same_pool_and_token_is_in_nobodys_way(
     compute: LocalProcessCompute, tmp_path: Path
 ) -> None:
-    mine, theirs = a_pool(running(SLEEP)), a_pool(running(SLEEP), installation=f"{HERE}-2")
+    mine, theirs = a_pool(running(SLEEP)), a_pool(running(SLEEP), installation=f"{Here.name}-2")
     other_folder = tmp_path / "other"
     other = local_process.build(
         running(SLEEP), Context(installation=theirs.installation, state_dir=str(other_folder), clock=CLOCK)
@@ -525,7 +537,7 @@ async def test_a_pool_that_no_config_knows_is_reported_after_a_minute(
     monkeypatch.setattr(local_process.adapter, "_UNKNOWN_AFTER", Duration(0.0))
     view = await compute.observe(known, (), CLOCK.now())
     (stranger,) = [other for other in view.foreign if other.id in mine]
-    assert (stranger.id, stranger.detail) == (state.ids[0], f"installation {HERE}, pool unknown")
+    assert (stranger.id, stranger.detail) == (state.ids[0], f"installation {Here.name}, pool unknown")
 
 
 async def test_logs_are_bounded(tmp_path: Path) -> None:
