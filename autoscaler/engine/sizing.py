@@ -127,7 +127,9 @@ def _window(question: Question, wanted: int) -> tuple[Wanted, ...]:
     horizon = pool.pace.scale_in.stabilization
     kept = [one for one in memory.window if elapsed(one.at, now) < horizon]
     composed = question.composed
-    concluded = question.trust.level is Trust.TRUST and composed.broken is None and composed.wanted is not None
+    level, opinion = question.trust.level, composed.wanted if composed.broken is None else None
+    # Where only the way up is open, an opinion that asks for more is a conclusion, one that asks for less is none.
+    concluded = opinion is not None and (level is Trust.TRUST or (level is Trust.UP_ONLY and opinion >= wanted))
     if not concluded and kept and elapsed(kept[-1].at, now) <= pool.pace.stale_after:
         return tuple(kept)
     return (*(one for one in kept if one.units > wanted), Wanted(at=now, units=wanted))

@@ -33,12 +33,12 @@ PORT = 80
 EPOCH = "e1"
 
 
-def a_pool(min: int = 1, max: int = 6, **changes: object) -> Pool:
+def a_pool(least: int = 1, most: int = 6, **changes: object) -> Pool:
     """One offer in one zone behind one balancer; the pace is the default's divided by about five."""
     pool = Pool(
         installation="here",
         name=PoolName("p"),
-        bounds=Bounds(min=min, max=max),
+        bounds=Bounds(min=least, max=most),
         offers=(Offer(name="o", compute="c", ports=(PORT,), usd_per_h=2.0),),
         balancers=(BalancerTraits(name="b", counts_active=True),),
         ready=ReadyRule(passes=2, give_up_after=Duration(240.0)),

@@ -54,6 +54,7 @@ from tests.support.builders import a_pace, a_pool, tracking
 
 replace = msgspec.structs.replace
 FOREVER = float("inf")
+LIES = ("t_absent", "t_error", "t_stale", "t_old_reading", "t_zero", "t_partial", "t_nan", "t_one_lost", "t_fewer")
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Script(msgspec.Struct, frozen=True):
     warm: int = 0
 
 
-def pools(ports: int = 1, zones: int = 1, balancers: int = 1, **changes: object) -> Pool:
+def pools(ports: int = 1, zones: int = 1, balancers: int = 1, counts: bool = True, **changes: object) -> Pool:
     """A pool of machines with so many ports, over so many zones, behind so many balancers."""
     where = tuple("abc"[:zones])
     offers = (
@@ -83,10 +84,10 @@ def pools(ports: int = 1, zones: int = 1, balancers: int = 1, **changes: object)
         Offer(name="dear", compute="c", zones=where, usd_per_h=3.0, capacity=ports, ports=tuple(range(80, 80 + ports))),
     )
     members = (
-        BalancerTraits(name="b", counts_active=True),
+        BalancerTraits(name="b", counts_active=counts),
         BalancerTraits(name="b2", settle=Duration(20.0), weights=True),
     )
-    return a_pool(**{"min": 1, "max": 6, "offers": offers, "balancers": members[:balancers], **changes})  # type: ignore[arg-type]
+    return a_pool(**{"offers": offers, "balancers": members[:balancers], **changes})  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass
@@ -140,11 +141,10 @@ class Pending:
 class World:
     """Run a script: `run()` steps to its end. `judge` is called with each decision, action and step."""
 
-    def __init__(self, script: Script, judge: "Judge | None" = None, decide: Callable[..., Decision] | None = None) -> None:
+    def __init__(self, script: Script, judge: "Judge | None" = None) -> None:
         self.pool = script.pool
         self.script = script
         self.judge = judge or Judge()
-        self._decide = decide or engine.decide
         self.now = Instant(1_000_000.0)
         self.memory = Memory(epoch="e1")
         self.machines: dict[InstanceId, Machine] = {}
@@ -210,7 +210,7 @@ class World:
             return
         observation = self._observe()
         before = self.memory
-        decision = self._decide(self.pool, self.policies, before, observation, Calendar(utc="2026-12-01"))
+        decision = engine.decide(self.pool, self.policies, before, observation, Calendar(utc="2026-12-01"))
         if self.is_on("crash_before_save"):
             self._crash()
             return
@@ -295,9 +295,13 @@ class World:
 
     def takes(self, rid: ReplicaId) -> bool:
         """Whether clients' requests reach it and it can answer."""
+        return self.serves(rid) and rid not in self.no_traffic
+
+    def serves(self, rid: ReplicaId) -> bool:
+        """Whether it is admitted everywhere and can answer."""
         machine, states = self.machine_of(rid), self.states(rid)
         everywhere = len(states) == len(self.members) and all(one is MemberState.ADMITTED for one in states)
-        return everywhere and machine is not None and machine.loaded(self.now) and rid not in self.no_traffic
+        return everywhere and machine is not None and machine.loaded(self.now)
 
     def taking(self) -> float:
         """Units that take traffic."""
@@ -396,6 +400,7 @@ class World:
 
     def _balancer_view(self, name: str) -> BalancerView:
         members = []
+        counts = next(one.counts_active for one in self.pool.balancers if one.name == name)
         for rid, state in self.members[name].items():
             host, _, port = rid.rpartition(":")
             machine = self.machine_of(rid)
@@ -406,7 +411,7 @@ class World:
             members.append(
                 Member(
                     endpoint=f"host-{host}:{port}", state=state, traffic=traffic,
-                    replica=rid if name == "b" else None, active=self.inside(rid) if name == "b" else None,
+                    replica=rid if name == "b" else None, active=self.inside(rid) if counts else None,
                     weight=100,
                 )
             )  # fmt: skip
@@ -442,15 +447,14 @@ class World:
     @property
     def lies(self) -> str:
         """What is wrong with telemetry now; empty when nothing is."""
-        modes = ("t_absent", "t_error", "t_stale", "t_old_reading", "t_zero", "t_partial", "t_nan", "t_one_lost", "t_fewer")
-        return next((one for one in modes if self.is_on(one)), "")
+        return next((one for one in LIES if self.is_on(one)), "")
 
     def _load(self, faults: list[SourceFault]) -> LoadSample | None:
         serving = [
             replica_id(one.id, port)
             for one in self.machines.values()
             for port in one.ports
-            if self.takes(replica_id(one.id, port))
+            if self.serves(replica_id(one.id, port))
         ]
         lies, at, count = self.lies, self.now, len(serving)
         if lies == "t_error":
@@ -471,8 +475,10 @@ class World:
         elif lies == "t_zero":
             values = dict.fromkeys(values, 0.0)
             idleness = (
-                Idleness(families_present=False), Idleness(counter_went_back=True), Idleness(arrivals=9.0, completions=4.0)
-            )[self.step_no % 3]  # fmt: skip
+                Idleness(families_present=False),
+                Idleness(counter_went_back=True),
+                Idleness(arrivals=9.0, completions=4.0),
+            )[self.step_no % 3]
         elif lies in ("t_partial", "t_fewer"):
             covered = max(0, min(count - 1, int(0.8 * count)))
             expected = covered if lies == "t_fewer" else count
@@ -725,8 +731,8 @@ class World:
         name = InstanceId(f"f-{self.step_no}")
         self.foreign.append(
             Instance(
-                id=name, token=Token("other-1-0"), offer="spot", zone="a", state=InstanceState.RUNNING, launched_at=self.now,
-                address=f"host-{name}", ports=(80,), boot="boot-1",
+                id=name, token=Token("other-1-0"), offer="spot", zone="a", state=InstanceState.RUNNING,
+                launched_at=self.now, address=f"host-{name}", ports=(80,), boot="boot-1",
             )
         )  # fmt: skip
 
