@@ -19,7 +19,7 @@ from autoscaler.domain.base import PoolName
 from autoscaler.domain.decision import Calendar, Recommendation, Situation
 from autoscaler.domain.faults import AutoscalerError, ConfigError
 from autoscaler.domain.load import LoadSample, Signal
-from autoscaler.domain.pool import BalancerTraits, Pool
+from autoscaler.domain.pool import BalancerTraits, Mode, Pool
 from autoscaler.ports.balancer import Balancer
 from autoscaler.ports.build import Context
 from autoscaler.ports.clock import Clock
@@ -73,6 +73,7 @@ class _Workshop:
         self._config = config
         self._clock = clock
         self._read_only = read_only
+        self._advised = {one.pool.name for one in config.pools if one.pool.mode is Mode.ADVISE}
         self._computes: dict[str, Compute] = {}
         self.mistakes: list[str] = []
 
@@ -87,7 +88,8 @@ class _Workshop:
         )
         try:
             module: Any = modules.load(group, choice.kind, choice.path)
-            settings = _looking_only(choice.settings) if self._read_only else choice.settings
+            looking = self._read_only or pool in self._advised
+            settings = _looking_only(choice.settings) if looking else choice.settings
             return getattr(module, function)(settings, context)
         except ConfigError as error:
             self.mistakes += error.mistakes

@@ -95,3 +95,16 @@ async def test_looking_only_starts_no_balancer_of_ours(tmp_path: Path) -> None:
     assert getattr(config.pools[0].balancers[0].settings, "embedded", None) is True
     assert wired.pools[0].balancers["envoy"]._settings.embedded is False  # type: ignore[attr-defined]
     await wiring.close(wired)
+
+
+async def test_a_pool_that_only_advises_starts_no_balancer_of_ours_either(tmp_path: Path) -> None:
+    pools = (
+        a_pool(
+            "talks", mode="advise", balancers=[{"kind": "envoy", "listen": "127.0.0.1:8180", "admin": "127.0.0.1:9981"}]
+        ),
+        a_pool("acts", balancers=[{"kind": "envoy", "listen": "127.0.0.1:8181", "admin": "127.0.0.1:9982"}]),
+    )
+    wired = wiring.build(configured(tmp_path, *pools), SystemClock())
+    embedded = [one.balancers["envoy"]._settings.embedded for one in wired.pools]  # type: ignore[attr-defined]
+    assert embedded == [False, True]
+    await wiring.close(wired)
