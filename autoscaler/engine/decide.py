@@ -36,7 +36,8 @@ def decide(
     """The decision of one tick. Raises InvariantBroken on a bug of ours, never on what the world does."""
     joined = reconcile.join(pool, memory, observation)
     book = launches.settle(pool, memory, observation)
-    launches.count_loads(book, pool, joined.load_failures, joined.became_ready, observation.now)
+    ended = dict.fromkeys(joined.load_failures, "the machine ended before its model had loaded")
+    launches.count_loads(book, pool, ended, joined.became_ready, observation.now)
     capacity = capacity_of(joined, book.requested_units(), book.withdrawn_units())
     serving = sum(1 for one in joined.replicas if one.phase is Phase.IN_SERVICE)
     needed: frozenset[Signal] = frozenset().union(*(policy.signals() for policy in policies))

@@ -7,6 +7,8 @@ Invariant: a launch that is not closed is sent again with the same token and nev
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from autoscaler.domain.base import NEVER, Duration, Instant, Token, after
@@ -179,10 +181,10 @@ def failed_again(pool: Pool, breaker: Breaker, now: Instant, why: str) -> Breake
     )
 
 
-def count_loads(book: Launches, pool: Pool, failed: list[str], ready: list[str], now: Instant) -> None:
-    """Feed what reconciling saw of loads into the breakers: one failure an offer a tick, a success resets."""
-    for offer in sorted(set(failed) - set(ready)):
-        _count_failure(book, pool, offer, now, "the machine ended before its model had loaded")
+def count_loads(book: Launches, pool: Pool, failed: Mapping[str, str], ready: list[str], now: Instant) -> None:
+    """Feed what was seen of loads into the breakers: one failure an offer a tick (offer to why), a success resets."""
+    for offer in sorted(failed.keys() - set(ready)):
+        _count_failure(book, pool, offer, now, failed[offer])
     for offer in sorted(set(ready)):
         book.breakers[offer] = Breaker(ever_ready=True)
 

@@ -152,12 +152,12 @@ def replace_lost(draft: Draft, unhealthy: str) -> None:
         begin_drain(draft, replica, DrainWhy(why="lost", since=draft.now, deadline=deadline))
 
 
-def end_failed_loads(draft: Draft) -> list[str]:
-    """Terminate machines whose model did not load by the deadline; returns their offers for the breaker (law 11).
+def end_failed_loads(draft: Draft) -> dict[str, str]:
+    """Terminate machines whose model did not load by the deadline; returns offer and why for the breaker (law 11).
 
     One that never was in a balancer is ended at once, since nothing can be cut; another one drains first.
     """
-    failed = []
+    failed: dict[str, str] = {}
     deadline = after(draft.now, draft.pool.drain.lost_deadline)
     for machine in draft.machines:
         stuck = [one for one in machine if _gives_up(draft, one)]
@@ -171,7 +171,8 @@ def end_failed_loads(draft: Draft) -> list[str]:
         else:
             for one in stuck:
                 begin_drain(draft, one, DrainWhy(why="never_ready", since=draft.now, deadline=deadline))
-        failed.append(machine[0].offer)
+        why = f"no model loaded within {draft.pool.ready.give_up_after:g} s"
+        failed[machine[0].offer] = f"{why}: {stuck[0].detail}" if stuck[0].detail else why
     return failed
 
 
