@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from autoscaler.cli.options import DEFAULT_CONFIG, ConfigPath, loaded
 
 if TYPE_CHECKING:
     from autoscaler.config.schema import Config
-    from autoscaler.runtime.parts import Checkpoint
+    from autoscaler.runtime.parts import Checkpoint, PoolParts
 
 
 def register(app: typer.Typer) -> None:
@@ -76,6 +77,7 @@ async def _run(config: Config, path: Path, checkpoint: Checkpoint | None) -> Non
     try:
         for parts in wired.pools:  # a ledger that is locked, full or of a newer schema is told now, and once
             await wired.ledger.load(parts.pool.name)
+            await _check_start(parts)
     except BaseException:
         await wiring.close(wired)
         raise
@@ -88,3 +90,14 @@ async def _run(config: Config, path: Path, checkpoint: Checkpoint | None) -> Non
         checkpoint=checkpoint or supervisor.no_checkpoint,
     )
     await supervisor.run(wired.pools, wired.ledger, options)
+
+
+async def _check_start(parts: PoolParts) -> None:
+    """Tell now what this machine lacks, rather than launch replicas that no balancer could ever have.
+
+    Only of parts that we start here: one that is elsewhere may come back, and must not keep the other pools waiting.
+    """
+    for balancer in parts.balancers.values():
+        check: Callable[[], Awaitable[None]] | None = getattr(balancer, "check_start", None)
+        if check is not None:
+            await check()

