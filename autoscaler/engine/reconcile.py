@@ -36,6 +36,8 @@ replace = msgspec.structs.replace
 
 #: A notice that names no instant is taken as the shortest that clouds give (spot: two minutes).
 NOTICE_SHORTEST: Final = Duration(120.0)
+#: Drains of replicas that failed: nothing else that happens to them makes them healthy.
+_GIVEN_UP: Final = ("lost", "never_ready")
 
 
 def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
@@ -99,9 +101,8 @@ def _earliest(notices: Sequence[Notice]) -> dict[InstanceId, Notice]:
 
 def _half_broken(memory: Memory) -> set[InstanceId]:
     """Machines one of whose replicas was given up: the others are replaced too, since only a machine can be ended."""
-    given_up = ("lost", "never_ready")
     return {
-        instance_of(rid) for rid, one in memory.intents.items() if one.drain is not None and one.drain.why in given_up
+        instance_of(rid) for rid, one in memory.intents.items() if one.drain is not None and one.drain.why in _GIVEN_UP
     }
 
 
@@ -190,7 +191,11 @@ def _with_directives(look: _Look, rid: ReplicaId, intent: Intent, notice: Notice
     drain = intent.drain
     if notice is not None and (drain is None or drain.why != "notice"):
         until = notice.at if notice.at is not None else after(now, NOTICE_SHORTEST)
-        drain = DrainWhy(why="notice", since=now, deadline=min(until, drain.deadline) if drain is not None else until)
+        if drain is None or drain.why not in _GIVEN_UP:
+            until = min(until, drain.deadline) if drain is not None else until
+            drain = DrainWhy(why="notice", since=now, deadline=until)
+        elif until < drain.deadline:
+            drain = replace(drain, deadline=until)
     if rid in directives.drain and (drain is None or drain.why == "scale_in"):
         until = drain.deadline if drain is not None else after(now, look.pool.drain.deadline)
         drain = DrainWhy(why="operator", since=now, deadline=until)

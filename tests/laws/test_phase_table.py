@@ -3,23 +3,21 @@
 import pytest
 
 from autoscaler.domain.lifecycle import MOVES, Phase
-from tests.support.campaign import EVERYTHING, SHAPES, a_script
+from tests.support.campaign import EVERYTHING, REPLICAS, SHAPES, a_script
 from tests.support.judge import Laws
 from tests.support.world import World, pools
 
 P = Phase
 
 #: Standby is a word of the design that the engine does not plan yet: nothing stops a machine to keep it.
-STANDBY_ROWS = {move for move in MOVES if P.STANDBY in move}
-#: Right, and too rare for so few worlds: a machine lost or gone at its very first look; one removed while it boots.
-RARE_ROWS = {
-    (P.REQUESTED, P.LOST), (P.REQUESTED, P.GONE), (P.REQUESTED, P.TERMINATING), (P.REQUESTED, P.DRAINING),
-    (P.REQUESTED, P.IN_SERVICE), (P.BOOTING, P.DRAINING), (P.BOOTING, P.READY), (P.BOOTING, P.IN_SERVICE),
-    (P.BOOTING, P.LOST), (P.BOOTING, P.GONE), (P.LOADING, P.IN_SERVICE), (P.LOADING, P.GONE), (P.READY, P.GONE),
-    (P.IN_SERVICE, P.GONE), (P.DRAINING, P.IN_SERVICE), (P.DRAINING, P.READY), (P.LOST, P.IN_SERVICE),
-    (P.LOST, P.TERMINATING), (P.LOST, P.BOOTING), (P.READY, P.BOOTING), (P.LOST, P.READY), (P.REQUESTED, P.READY),
-    (P.LOADING, P.BOOTING), (P.READY, P.LOST), (P.READY, P.LOADING),
-    (P.REQUESTED, P.LOADING), (P.READY, P.DRAINING), (P.LOADING, P.TERMINATING), (P.BOOTING, P.TERMINATING),
+#: A recall always goes by READY, so that no admission is taken for granted.
+UNREACHABLE = {move for move in MOVES if P.STANDBY in move} | {(P.DRAINING, P.IN_SERVICE)}
+#: Right, and too rare for so few worlds (tests/autoscaler/engine/test_reconcile.py plays each of them).
+RARE = {
+    (P.REQUESTED, P.LOST), (P.REQUESTED, P.GONE), (P.REQUESTED, P.TERMINATING), (P.BOOTING, P.DRAINING),
+    (P.BOOTING, P.GONE), (P.LOADING, P.GONE), (P.READY, P.GONE), (P.IN_SERVICE, P.GONE), (P.READY, P.BOOTING),
+    (P.REQUESTED, P.DRAINING), (P.LOST, P.BOOTING), (P.LOST, P.IN_SERVICE), (P.BOOTING, P.LOST),
+    (P.READY, P.LOADING), (P.LOADING, P.IN_SERVICE), (P.REQUESTED, P.IN_SERVICE), (P.LOADING, P.BOOTING), (P.BOOTING, P.IN_SERVICE),
 }  # fmt: skip
 SHAPES_HERE = (*SHAPES, pools(balancers=0))
 
@@ -28,9 +26,9 @@ SHAPES_HERE = (*SHAPES, pools(balancers=0))
 def moves() -> set[tuple[Phase, Phase]]:
     """What some worlds with everything in them did; a move that is not in the table raises as law 0."""
     found: set[tuple[Phase, Phase]] = set()
-    for seed in range(100, 140):
+    for seed in range(1000, 1100):
         judge = Laws()
-        World(a_script(seed, EVERYTHING, SHAPES_HERE, 30, 10), judge).run()
+        World(a_script(seed, (*EVERYTHING, *REPLICAS, *REPLICAS), SHAPES_HERE, 0, 12), judge).run()
         found |= judge.moves
     return found
 
@@ -43,8 +41,8 @@ def test_every_move_that_is_made_is_in_the_table(moves: set[tuple[Phase, Phase]]
 def test_every_row_is_reached_or_listed_with_its_reason(moves: set[tuple[Phase, Phase]]) -> None:
     unreached = set(MOVES) - moves
     print(sorted(f"{before} -> {now}" for before, now in unreached))
-    assert unreached <= STANDBY_ROWS | RARE_ROWS
+    assert unreached <= UNREACHABLE | RARE
 
 
-def test_standby_is_listed_only_as_long_as_nothing_reaches_it(moves: set[tuple[Phase, Phase]]) -> None:
-    assert not moves & STANDBY_ROWS
+def test_what_is_listed_as_unreachable_is_not_reached(moves: set[tuple[Phase, Phase]]) -> None:
+    assert not moves & UNREACHABLE

@@ -167,8 +167,7 @@ class Seen(msgspec.Struct):
         for side in (self.look, self.member):
             if side is not None and side.replica is not None:
                 return side.replica
-        assert self.machine is not None
-        return replica_id(self.machine.id, PORT)
+        return replica_id(self.machine.id, PORT) if self.machine is not None else rid("r1")
 
 
 def a_memory(*seen: Seen, **changes: object) -> Memory:

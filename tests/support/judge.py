@@ -154,10 +154,12 @@ class Laws(Judge):
         joined = {one.id: one.phase for one in decision.replicas}
         for rid, intent in decision.memory.intents.items():
             known = before.intents.get(rid)
-            way = [known.phase] if known is not None else []
-            way += [joined[rid]] if rid in joined else []
+            was = known.phase if known is not None else Phase.REQUESTED
+            if was is Phase.GONE and joined.get(rid, was) is not was:
+                was = Phase.REQUESTED  # taken for gone, and shown again
+            way = [was, joined[rid]] if rid in joined else [was]
             for move in pairwise([*way, intent.phase]):
-                if move[0] is move[1] or move[0] is Phase.GONE:
+                if move[0] is move[1]:
                     continue
                 self.moves.add(move)
                 if move not in MOVES:
@@ -472,7 +474,8 @@ class Laws(Judge):
         for name, machine in world.machines.items():
             if name not in known:
                 self.broken(6, f"{name} lives and the pool does not know it")
-            if machine.ending_at == FOREVER and not machine.loaded(world.now):
+            had_its_time = world.now - machine.runs_at > world.pool.ready.give_up_after + 120.0
+            if machine.ending_at == FOREVER and had_its_time and not machine.loaded(world.now):
                 self.broken(11, f"{name} does not work and is still there ({decision.sentence})")
         for rid in {one for members in world.members.values() for one in members}:
             if world.machine_of(rid) is None:
