@@ -67,16 +67,19 @@ def scale_in(draft: Draft, units: float, most: float, floor: int) -> float:
     then least busy, dearest, newest. Capacity that takes traffic stays at `floor` or above after each single victim.
     """
     told = any(one.taking_traffic is not Traffic.UNKNOWN for one in draft.joined.replicas if _serves(draft, one))
-    taking = sum(one.units for one in draft.joined.replicas if _takes(draft, one) or (not told and _serves(draft, one)))
+
+    def takes(one: Replica) -> bool:
+        return _takes(draft, one) or (not told and _serves(draft, one))
+
+    taking = sum(one.units for one in draft.joined.replicas if takes(one))
     left = 0.0
     for machine in sorted(_candidates(draft), key=lambda group: _victim_order(draft, group)):
         weight = sum(one.units for one in machine)
-        # What a balancer does not say is taken as the worse: not as traffic for the floor, as traffic for the loss.
-        loses = sum(
-            one.units for one in machine if _serves(draft, one) and one.taking_traffic is not Traffic.NO
-        )  # fmt: skip
+        # What a balancer does not say is taken as the worse: not as traffic for the floor, but as traffic lost.
+        loses = sum(one.units for one in machine if takes(one))
+        may_lose = any(_serves(draft, one) and one.taking_traffic is not Traffic.NO for one in machine)
         fits = left + weight <= units + EPSILON or (not left and weight <= most + EPSILON)
-        if not fits or (loses and taking - loses < floor - EPSILON):
+        if not fits or (may_lose and taking - loses < floor - EPSILON):
             continue
         _let_go(draft, machine, "scale_in")
         taking -= loses
