@@ -6,7 +6,7 @@ from autoscaler.engine import reconcile
 from tests.support.campaign import BALANCER, DAEMON, LOAD, REPLICAS, Campaign
 
 pytestmark = pytest.mark.law(1)
-CAMPAIGN = Campaign(*LOAD, *REPLICAS, "reboots", "recovers", "crash_loop", *DAEMON, *BALANCER, examples=16)
+CAMPAIGN = Campaign(*LOAD, *REPLICAS, "reboots", "recovers", "crash_loop", *DAEMON, *BALANCER, examples=26)
 
 
 def test_only_replicas_that_passed_in_this_boot_are_admitted_and_failed_ones_leave() -> None:

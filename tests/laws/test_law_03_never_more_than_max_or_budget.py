@@ -13,7 +13,7 @@ from tests.support.world import Event, Script, World, pools
 pytestmark = pytest.mark.law(3)
 CAMPAIGN = Campaign(
     *LOAD, *COMPUTE, *DAEMON, "dies", "vanishes", "orphan", "stream", "replace", "slow_launch", "slow_launch",
-    shapes=(*SHAPES, pools(budget_usd_per_h=4.0), pools(zones=2, budget_usd_per_h=5.5)), examples=18,
+    shapes=(*SHAPES, pools(budget_usd_per_h=4.0), pools(zones=2, budget_usd_per_h=5.5)), examples=30,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.law(4)
 CAMPAIGN = Campaign(
     *LOAD, "load", "no_traffic", "no_traffic", "forgets", "hangs", *DAEMON,
     shapes=(pools(least=2, most=5), pools(least=3), pools(least=2, ports=2, zones=2), pools(least=2, balancers=2)),
-    examples=18,
+    examples=30,
 )  # fmt: skip
 # Four serve, two of them get nothing, one of these is protected: the other goes, then nobody may.
 PROTECTED = Script(

@@ -8,13 +8,13 @@ from tests.support.world import pools
 
 pytestmark = pytest.mark.law(5)
 CAMPAIGN = Campaign(
-    *LOAD, *TELEMETRY, *TELEMETRY, "crash", "dies", shapes=(pools(most=8), pools(zones=2, most=8)), examples=25, most=12
+    *LOAD, *TELEMETRY, *TELEMETRY, "crash", "dies", shapes=(pools(most=8), pools(zones=2, most=8)), examples=40, most=12
 )  # fmt: skip
 
 
 def test_nothing_is_scaled_in_on_telemetry_that_cannot_be_trusted() -> None:
     lies = {f"lie:{name}": 3 for name in TELEMETRY}
-    CAMPAIGN.holds(5, scale_in=2, **lies)
+    CAMPAIGN.holds(5, scale_in=1, **lies)
 
 
 @pytest.mark.parametrize(

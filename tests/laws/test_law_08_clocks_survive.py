@@ -2,6 +2,7 @@
 
 import pytest
 
+from autoscaler.domain.memory import Wanted
 from autoscaler.engine import sizing
 from tests.support.campaign import DAEMON, LOAD, Campaign
 from tests.support.world import pools
@@ -9,12 +10,12 @@ from tests.support.world import pools
 pytestmark = pytest.mark.law(8)
 CAMPAIGN = Campaign(
     *LOAD, *LOAD, "load", *DAEMON, "crash", "down", "lose_ledger", shapes=(pools(), pools(zones=2), pools(ports=2)),
-    examples=25, most=12,
+    examples=30, most=12,
 )  # fmt: skip
 
 
 def test_cooldown_and_window_are_kept_through_crashes_and_gaps() -> None:
-    CAMPAIGN.holds(8, scale_in=10, scale_in_after_restart=2, crash=10, **{"block:no_history": 5})
+    CAMPAIGN.holds(8, scale_in=4, scale_in_after_restart=2, crash=10, **{"block:no_history": 5})
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def test_cooldown_and_window_are_kept_through_crashes_and_gaps() -> None:
         ("_remaining", lambda last, cooldown, now: 0.0),  # no cooldown
         (
             "_window",
-            lambda question, wanted: (sizing.Wanted(at=question.observation.now, units=wanted),),
+            lambda question, wanted: (Wanted(at=question.observation.now, units=wanted),),
         ),
     ],
 )

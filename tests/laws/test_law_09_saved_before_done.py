@@ -5,7 +5,11 @@ The engine's side: what the plan does is in the memory that goes with it. The ru
 
 import pytest
 
+from autoscaler.domain.base import ReplicaId
 from autoscaler.domain.decision import Terminate
+from autoscaler.domain.lifecycle import Phase
+from autoscaler.domain.memory import Memory
+from autoscaler.domain.replica import Instance, Replica
 from autoscaler.engine import planner, reconcile
 from autoscaler.runtime.loop import PoolLoop
 from tests.support.campaign import COMPUTE, DAEMON, LOAD, REPLICAS, Campaign
@@ -24,7 +28,7 @@ def test_what_is_done_was_saved_and_an_end_stays_an_end() -> None:
 
 
 def test_a_mutant_that_does_not_save_the_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsaved(draft: planner.Draft, machine: list[planner.Replica], why: str) -> None:
+    def unsaved(draft: planner.Draft, machine: list[Replica], why: str) -> None:
         draft.actions.append(Terminate(instance=machine[0].instance, offer=machine[0].offer, why=why))
 
     monkeypatch.setattr(planner, "terminate", unsaved)
@@ -32,9 +36,9 @@ def test_a_mutant_that_does_not_save_the_end_is_caught(monkeypatch: pytest.Monke
 
 
 def test_a_mutant_that_forgets_the_end_of_a_machine_that_comes_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(memory: planner.Memory, rid: planner.ReplicaId, instance: reconcile.Instance) -> object:
+    def forgetful(memory: Memory, rid: ReplicaId, instance: Instance) -> object:
         known = memory.intents.get(rid)
-        return None if known is not None and known.phase is planner.Phase.GONE else known
+        return None if known is not None and known.phase is Phase.GONE else known
 
     # Machines whose end was asked for in vain are missed by two looks, and are there again.
     events = (

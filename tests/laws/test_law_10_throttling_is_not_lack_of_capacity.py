@@ -2,6 +2,9 @@
 
 import pytest
 
+from autoscaler.domain.base import NEVER, Duration, after
+from autoscaler.domain.decision import Launch, Observation
+from autoscaler.domain.memory import Mark
 from autoscaler.engine import launches
 from tests.support.campaign import COMPUTE, LOAD, Campaign
 from tests.support.judge import LawBroken, Laws
@@ -10,12 +13,12 @@ from tests.support.world import Event, Script, World, pools
 pytestmark = pytest.mark.law(10)
 CAMPAIGN = Campaign(
     *LOAD, *COMPUTE, "throttled", "no_capacity", "quota", "vanishes", "dropped",
-    shapes=(pools(), pools(zones=2), pools(zones=3)), examples=25, most=12,
+    shapes=(pools(), pools(zones=2), pools(zones=3)), examples=45, most=12,
 )  # fmt: skip
 
 
 def test_a_throttled_pool_waits_and_a_place_without_capacity_is_left_alone() -> None:
-    CAMPAIGN.holds(10, throttled=3, no_capacity=3, marks=5, launch=30)
+    CAMPAIGN.holds(10, throttled=2, no_capacity=3, marks=5, launch=30)
 
 
 def test_a_mutant_that_goes_on_while_throttled_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +26,7 @@ def test_a_mutant_that_goes_on_while_throttled_is_caught(monkeypatch: pytest.Mon
 
     def deaf(*args: object) -> launches.Launches:
         book = real(*args)  # type: ignore[arg-type]
-        book.throttled_until = launches.NEVER
+        book.throttled_until = NEVER
         return book
 
     # Two of four vanish while the account is throttled, one after the other.
@@ -38,13 +41,11 @@ def test_a_mutant_that_goes_on_while_throttled_is_caught(monkeypatch: pytest.Mon
 def test_a_mutant_that_takes_throttling_for_lack_of_capacity_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = launches._settle_one
 
-    def confused(
-        book: launches.Launches, pool: launches.Pool, observation: launches.Observation, *rest: object
-    ) -> None:
+    def confused(book: launches.Launches, pool: object, observation: Observation, *rest: object) -> None:
         real(book, pool, observation, *rest)  # type: ignore[arg-type]
         for outcome in observation.outcomes:
-            if outcome.fault is not None and isinstance(outcome.action, launches.Launch):
-                mark = launches.Mark(until=launches.after(observation.now, launches.Duration(60.0)), why="no")
+            if outcome.fault is not None and isinstance(outcome.action, Launch):
+                mark = Mark(until=after(observation.now, Duration(60.0)), why="no")
                 book.marks[outcome.action.placement.key] = mark
 
     monkeypatch.setattr(launches, "_settle_one", confused)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from typing_extensions import override
 
 from autoscaler.domain.decision import Decision, Observation
 from autoscaler.domain.memory import Breaker, Memory
@@ -24,6 +25,7 @@ class Trials(Laws):
         self.at: list[float] = []
         self.told = False
 
+    @override
     def decided(self, world: World, before: Memory, observation: Observation, decision: Decision) -> None:
         super().decided(world, before, observation, decision)
         if {one.token for one in decision.memory.launches} - {one.token for one in before.launches}:

@@ -2,9 +2,11 @@
 
 import pytest
 
+from autoscaler.domain.decision import Reason
 from autoscaler.engine import decide, planner
+from tests.support.builders import replace
 from tests.support.campaign import DAEMON, LOAD, Campaign
-from tests.support.judge import LawBroken, Laws
+from tests.support.judge import Laws
 from tests.support.world import Event, Script, World, pools
 
 pytestmark = pytest.mark.law(12)
@@ -44,12 +46,8 @@ def test_a_mutant_that_holds_at_what_is_left_is_caught(monkeypatch: pytest.Monke
 
     real = sizing._trusted
 
-    def shrinking(question: sizing.Question, current: int) -> tuple[int, sizing.Reason]:
-        return real(sizing.replace(question, memory=sizing.replace(question.memory, size=None)), current)
+    def shrinking(question: sizing.Question, current: int) -> tuple[int, Reason]:
+        return real(replace(question, memory=replace(question.memory, size=None)), current)
 
-    monkeypatch.setattr(sizing, "replace", planner.replace, raising=False)
     monkeypatch.setattr(sizing, "_trusted", shrinking)
     assert blind_loss().run().taking() < 4.0
-
-
-__all__ = ["LawBroken"]

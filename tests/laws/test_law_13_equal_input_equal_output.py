@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from typing_extensions import override
 
 from autoscaler.domain.base import NEVER, Duration
 from autoscaler.domain.decision import Calendar, Decision, Observation
-from autoscaler.domain.memory import Memory
+from autoscaler.domain.memory import Memory, Wanted
 from autoscaler.domain.pool import Pool
 from autoscaler.engine import opinions, reconcile, sizing
 from autoscaler.engine.decide import decide
@@ -40,6 +41,7 @@ class Sampler(Laws):
         super().__init__()
         self.cases: list[Case] = []
 
+    @override
     def decided(self, world: World, before: Memory, observation: Observation, decision: Decision) -> None:
         super().decided(world, before, observation, decision)
         if world.step_no % 4 == 0 and len(decision.replicas) > 1:
@@ -113,7 +115,7 @@ def moved(value: Any) -> Any:
 
 
 def shift_matters(sample: list[Case]) -> list[tuple[object, object]]:
-    different = []
+    different: list[tuple[object, object]] = []
     for pool, memory, observation, decision in sample:
         later = again(
             pool,
@@ -167,7 +169,7 @@ def test_more_load_never_lowers_the_target() -> None:
 def test_a_mutant_that_takes_the_lowest_opinion_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def upside_down(asked: Any) -> Any:
         composed = real(asked)
-        return replace(composed, wanted=10 - composed.wanted)
+        return replace(composed, wanted=10 - (composed.wanted or 0))
 
     real = opinions.compose
     monkeypatch.setattr(opinions, "compose", upside_down)
@@ -181,7 +183,8 @@ def dwell(tick: float) -> list[float]:
     seen = [in_service(name) for name in ("r1", "r2", "r3", "r4")]
     from tests.support.builders import NOW, a_memory
 
-    memory, begun, found = a_memory(*seen), float(NOW), []
+    memory, begun = a_memory(*seen), float(NOW)
+    found: list[float] = []
     gone: set[str] = set()
     now, step = begun, 0
     while len(found) < 3 and step < 500:
@@ -216,7 +219,7 @@ def test_dwell_is_time_and_not_a_number_of_ticks() -> None:
 
 def test_a_mutant_that_counts_ticks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def last_eight(question: sizing.Question, wanted: int) -> Any:
-        return (*question.memory.window[-7:], sizing.Wanted(at=question.observation.now, units=wanted))
+        return (*question.memory.window[-7:], Wanted(at=question.observation.now, units=wanted))
 
     monkeypatch.setattr(sizing, "_window", last_eight)
     assert ticks_matter()

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 
-from autoscaler.domain.decision import Launch
-from autoscaler.domain.pool import Mode
+from autoscaler.domain.decision import Launch, Observation
+from autoscaler.domain.memory import Breaker, Memory
+from autoscaler.domain.pool import Mode, Pool
 from autoscaler.engine import launches
 from autoscaler.runtime.loop import PoolLoop
 from tests.laws.test_law_13_equal_input_equal_output import Case, again, cases
@@ -35,8 +36,8 @@ def test_a_mutant_that_keeps_its_books_in_the_memory_it_was_given_is_caught(monk
     sample = cases(4)
     real = launches.settle
 
-    def careless(pool: launches.Pool, memory: launches.Memory, observation: launches.Observation) -> launches.Launches:
-        memory.breakers["spot"] = launches.Breaker(failures=len(memory.breakers) + 7)
+    def careless(pool: Pool, memory: Memory, observation: Observation) -> launches.Launches:
+        memory.breakers["spot"] = Breaker(failures=len(memory.breakers) + 7)
         return real(pool, memory, observation)
 
     monkeypatch.setattr(launches, "settle", careless)

@@ -206,7 +206,7 @@ def decided(pool: Pool, *seen: Seen, wants: object = None, **changes: object) ->
     memory = changes.pop("memory", None)
     directives = changes.pop("directives", Directives())
     outcomes: tuple[Outcome, ...] = changes.pop("outcomes", ())  # type: ignore[assignment]
-    observation = an_observation(*seen, directives=directives, outcomes=outcomes, **changes)
+    observation = replace(an_observation(*seen), directives=directives, outcomes=outcomes, **changes)
     if memory is None:
         memory = a_memory(*seen)
     assert isinstance(memory, Memory)

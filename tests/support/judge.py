@@ -9,6 +9,8 @@ import math
 from collections import defaultdict
 from itertools import pairwise
 
+from typing_extensions import override
+
 from autoscaler.domain.base import InstanceId, ReplicaId, Token, instance_of
 from autoscaler.domain.decision import (
     Action,
@@ -73,6 +75,7 @@ class Laws(Judge):
 
     # --------------------------------------------------------------------------------------- looks
 
+    @override
     def looked(self, world: World) -> None:
         for rid, track in world.tracks.items():
             record = track.record
@@ -91,6 +94,7 @@ class Laws(Judge):
 
     # ----------------------------------------------------------------------------------- decisions
 
+    @override
     def decided(self, world: World, before: Memory, observation: Observation, decision: Decision) -> None:
         self._track_history(world, before, decision)
         self._count_balancers(world, observation)
@@ -178,7 +182,8 @@ class Laws(Judge):
             if offer is not None and not gone and machine.shown_at != FOREVER:
                 units, price = units + machine.units, price + offer.usd_per_h
         unsent = [one for one in decision.memory.launches if one.token not in world.tokens]
-        coming = [(one.placement, one.count) for one in [*world.launching(), *unsent]]
+        coming = [(one.placement, one.count) for one in world.launching()]
+        coming += [(one.placement, one.count) for one in unsent]
         for placement, count in coming:
             offer = pool.offer(placement.offer)
             assert offer is not None
@@ -354,6 +359,7 @@ class Laws(Judge):
 
     # ------------------------------------------------------------------------------------- actions
 
+    @override
     def acting(self, world: World, action: Action) -> None:
         match action:
             case Admit() | Recall():
@@ -446,6 +452,7 @@ class Laws(Judge):
 
     # --------------------------------------------------------------------------------------- steps
 
+    @override
     def stepped(self, world: World, decision: Decision) -> None:
         limit = float(world.pool.pace.unhealthy_after + 2 * world.pool.pace.tick)
         for rid, since in self._bad_since.items():
@@ -465,6 +472,7 @@ class Laws(Judge):
         for rid in [one for one in self._bad_since if world.machine_of(one) is None]:
             del self._bad_since[rid]
 
+    @override
     def ended(self, world: World) -> None:
         """After the calm: nothing is left over, nothing is half done, the pool is as large as the load needs."""
         world.reach["calm_ends"] += 1
