@@ -71,18 +71,14 @@ def test_every_requirement_is_pinned_with_hashes() -> None:
 
 def test_the_demo_needs_no_cloud_and_no_laboratory() -> None:
     heavy = {"boto3", "botocore", "google-cloud-compute", "azure-identity", "kubernetes", "numba", "optuna"}
-    assert heavy.isdisjoint(
-        re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    )
+    assert heavy.isdisjoint(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_module_says_what_it_is(package: str) -> None:
     modules = sorted((ROOT / package).rglob("*.py"))
     assert modules
-    assert [
-        str(path.relative_to(ROOT)) for path in modules if not ast.get_docstring(ast.parse(path.read_text()))
-    ] == []
+    assert [str(path.relative_to(ROOT)) for path in modules if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
 def test_every_part_of_the_autoscaler_has_a_layer() -> None:

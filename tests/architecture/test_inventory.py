@@ -41,9 +41,7 @@ def test_no_group_is_unknown() -> None:
     assert set(ENTRY_POINTS) <= set(PACKAGES)
 
 
-@pytest.mark.parametrize(
-    ("group", "name"), [(group, name) for group, names in ENTRY_POINTS.items() for name in names]
-)
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, names in ENTRY_POINTS.items() for name in names])
 def test_an_entry_point_is_named_after_its_module(group: str, name: str) -> None:
     assert ENTRY_POINTS[group][name] == f"{PACKAGES[group]}.{name}"
 
@@ -61,12 +59,8 @@ def test_what_is_installed_is_what_is_written() -> None:
     """An editable install freezes entry points: `make install` after changing them."""
     installed = metadata.distribution(PROJECT["name"])
     ours = [entry for entry in installed.entry_points if entry.group in PACKAGES]
-    written = {
-        (group, name, module) for group, names in ENTRY_POINTS.items() for name, module in names.items()
-    }
+    written = {(group, name, module) for group, names in ENTRY_POINTS.items() for name, module in names.items()}
     assert {(entry.group, entry.name, entry.value) for entry in ours} == written
     assert installed.version == PROJECT["version"] == autoscaler.__version__
-    scripts = {
-        entry.name: entry.value for entry in installed.entry_points if entry.group == "console_scripts"
-    }
+    scripts = {entry.name: entry.value for entry in installed.entry_points if entry.group == "console_scripts"}
     assert scripts == PROJECT["scripts"]

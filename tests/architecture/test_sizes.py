@@ -7,9 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMITS: dict[str, int] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["autoscaler"]
-SOURCES = sorted(
-    path for package in ("autoscaler", "policies", "providers") for path in (ROOT / package).rglob("*.py")
-)
+SOURCES = sorted(path for package in ("autoscaler", "policies", "providers") for path in (ROOT / package).rglob("*.py"))
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
