@@ -279,6 +279,9 @@ def begin_drain(draft: Draft, replica: Replica, why: DrainWhy) -> None:
     if intent.drain is not None or intent.terminating_since is not None:
         return
     draft.update(replica.id, replace(intent, drain=why, phase=Phase.DRAINING, since=draft.now, idle_at=()))
+    draft.actions = [  # whoever leaves is not admitted by the same plan
+        one for one in draft.actions if not (isinstance(one, Admit | Reweigh) and one.endpoint.replica == replica.id)
+    ]
     for name in replica.admitted_in:
         if not any(isinstance(one, Drain) and one.balancer == name and one.endpoint.replica == replica.id
                    for one in draft.actions):  # fmt: skip

@@ -77,7 +77,11 @@ def scale_in(draft: Draft, units: float, most: float, floor: int) -> float:
         weight = sum(one.units for one in machine)
         # What a balancer does not say is taken as the worse: not as traffic for the floor, but as traffic lost.
         loses = sum(one.units for one in machine if takes(one))
-        may_lose = any(_serves(draft, one) and one.taking_traffic is not Traffic.NO for one in machine)
+        # One that is ready is about to take traffic: below the floor it is needed.
+        may_lose = any(
+            one.phase is Phase.READY or (_serves(draft, one) and one.taking_traffic is not Traffic.NO)
+            for one in machine
+        )
         fits = left + weight <= units + EPSILON or (not left and weight <= most + EPSILON)
         if not fits or (may_lose and taking - loses < floor - EPSILON):
             continue
@@ -107,9 +111,9 @@ def _candidates(draft: Draft, *also: Phase) -> list[list[Replica]]:
     ]
 
 
-def _victim_order(draft: Draft, machine: list[Replica]) -> tuple[bool, bool, bool, float, float, float, str]:
-    serving = any(one.phase is Phase.IN_SERVICE for one in machine)
-    young = serving and elapsed(machine[0].launched_at, draft.now) < draft.pool.pace.min_age
+def _victim_order(draft: Draft, machine: list[Replica]) -> tuple[bool, int, bool, float, float, float, str]:
+    serving = max(2 if one.phase is Phase.IN_SERVICE else one.phase is Phase.READY for one in machine)
+    young = serving == 2 and elapsed(machine[0].launched_at, draft.now) < draft.pool.pace.min_age
     marked = any(draft.intent(one.id).replace for one in machine)
     load = sum(one.load for one in machine)
     return (not marked, serving, young, load, -machine[0].usd_per_h, -machine[0].launched_at, machine[0].instance)
@@ -119,7 +123,8 @@ def _let_go(draft: Draft, machine: list[Replica], why: str) -> None:
     """Begin the end of a machine: straight away when it never served, through a drain otherwise."""
     if all(one.phase in (Phase.BOOTING, Phase.LOADING) and draft.intent(one.id).admitted_at is None
            and not one.admitted_in and not one.draining_in for one in machine):  # fmt: skip
-        terminate(draft, machine, "no longer needed, and it never served")
+        reason = "no longer needed" if why == "scale_in" else "replaced"
+        terminate(draft, machine, f"{reason}, and it never served")
         return
     deadline = after(draft.now, draft.pool.drain.deadline)
     for replica in machine:

@@ -48,7 +48,8 @@ def test_a_mutant_that_recalls_again_is_caught(monkeypatch: pytest.MonkeyPatch) 
 def test_a_mutant_that_recalls_whatever_drains_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def anybody(draft: Draft, replica: Replica) -> bool:
         intent = draft.intent(replica.id)
-        return intent.drain is not None and intent.recalls == 0 and replica.id in draft.joined.fresh_passes
+        leaves = intent.drain is not None and intent.terminating_since is None
+        return leaves and intent.recalls == 0 and replica.id in draft.joined.fresh_passes
 
     monkeypatch.setattr(victims, "_recallable", anybody)
     CAMPAIGN.bites(15, examples=200)

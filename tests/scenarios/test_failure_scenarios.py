@@ -436,7 +436,7 @@ def test_who_leaves_first() -> None:
     ],
 )
 def test_a_disagreement_is_settled(seen: Seen, settles: type) -> None:
-    assert settles in kinds(decided(a_pool(), *THREE[1:2], seen, wants=1, memory=a_memory(THREE[1], seen)))
+    assert settles in kinds(decided(a_pool(), THREE[1], seen, wants=2, memory=a_memory(THREE[1], seen)))
 
 
 @scenario("if a large share is unhealthy at once, nothing that serves is terminated")
@@ -566,3 +566,19 @@ def test_every_step_of_a_growing_pool_is_a_step() -> None:
     assert max(grown) <= 8
     assert sizes[-1] == 16
     assert a_pace().scale_out.cooldown == Duration(30.0)
+
+
+@scenario("a replica that is ready and no longer needed is not admitted by the plan that lets it go")
+def test_whoever_leaves_is_not_admitted_by_the_same_plan() -> None:
+    found = decided(a_pool(), *TWO, ready("r3"), wants=2)
+    assert found.plan == ()
+    assert found.memory.intents[rid("r3")].phase is Phase.DRAINING
+
+
+@scenario("below the floor one that is about to take traffic is not let go, though something else is held")
+def test_a_ready_replica_is_kept_while_too_few_take_traffic() -> None:
+    found = decided(a_pool(2, 6), in_service("r1"), ready("r2"), loading("r3"), wants=2)
+    assert kinds(found) == [Admit, Terminate]
+    orphan = an_intent(Phase.LOADING, adopted=True, first_seen_at=NOW, launched_at=NOW)
+    kept = decided(a_pool(2, 6), in_service("r1"), ready("r2"), loading("r3").but(intent=orphan), wants=2)
+    assert kinds(kept) == [Admit]

@@ -482,6 +482,7 @@ class World:
         elif lies in ("t_partial", "t_fewer"):
             covered = max(0, min(count - 1, int(0.8 * count)))
             expected = covered if lies == "t_fewer" else count
+            state = ReadingState.OK if covered else ReadingState.ABSENT
             values = dict.fromkeys(values, float(self.demand) * covered / max(1, count))
         elif lies == "t_nan":
             values[Signal.QUEUE_LENGTH] = (float("nan"), -1.0)[self.step_no % 2]
