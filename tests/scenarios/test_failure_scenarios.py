@@ -427,16 +427,16 @@ def test_who_leaves_first() -> None:
 
 @scenario("balancer and scaler disagree after a failure between the two: the next tick settles it")
 @pytest.mark.parametrize(
-    ("seen", "settles"),
+    ("seen", "wants", "settles"),
     [
-        (in_service("r1").but(member=a_member("r1", state=MemberState.DRAINING)), Admit),
-        (ready("r1"), Admit),
-        (draining().but(member=a_member("r3")), Drain),
-        (in_service("r1").but(machine=None, look=None, intent=an_intent(Phase.GONE)), Evict),
+        (in_service("r1").but(member=a_member("r1", state=MemberState.DRAINING)), 2, Admit),
+        (ready("r1"), 2, Admit),
+        (draining().but(member=a_member("r3")), 1, Drain),
+        (in_service("r1").but(machine=None, look=None, intent=an_intent(Phase.GONE)), 1, Evict),
     ],
 )
-def test_a_disagreement_is_settled(seen: Seen, settles: type) -> None:
-    assert settles in kinds(decided(a_pool(), THREE[1], seen, wants=2, memory=a_memory(THREE[1], seen)))
+def test_a_disagreement_is_settled(seen: Seen, wants: int, settles: type) -> None:
+    assert settles in kinds(decided(a_pool(), THREE[1], seen, wants=wants, memory=a_memory(THREE[1], seen)))
 
 
 @scenario("if a large share is unhealthy at once, nothing that serves is terminated")
