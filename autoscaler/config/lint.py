@@ -129,6 +129,28 @@ def _clocks(pool: PoolConfig) -> Iterator[Finding]:
         )
 
 
+def _looks(pool: PoolConfig) -> Iterator[Finding]:
+    """One replica that hangs must not take longer to be given up than the look, or the patience, that it is part of."""
+    pace = pool.pool.pace
+    page = getattr(pool.telemetry.settings, "timeout", None) if pool.telemetry else None
+    whole = Duration(max(2.0, pace.tick * 2.0 / 3.0))  # what a tick waits for its observation (runtime.observer)
+    if isinstance(page, float) and page >= whole:
+        yield _warn(
+            f"{pool.path}.telemetry.timeout",
+            f"{told(Duration(page))} for one replica is no less than what a tick waits for all ({told(whole)}): one "
+            "that hangs blinds the whole pool",
+            f"set it to {told(Duration(whole / 2))} or less",
+        )
+    look = getattr(pool.probe.settings, "timeout", None)
+    if isinstance(look, float) and look > pace.unhealthy_after:
+        yield _warn(
+            f"{pool.path}.ready_when.timeout",
+            f"{told(Duration(look))} is longer than pace.unhealthy_after ({told(pace.unhealthy_after)}), which a "
+            "replica that hangs then outlasts",
+            f"set it to {told(Duration(pace.unhealthy_after / 3))} or less",
+        )
+
+
 def _bounds(pool: PoolConfig) -> Iterator[Finding]:
     bounds = pool.pool.bounds
     if bounds.min == bounds.max:
@@ -230,7 +252,7 @@ def _ports(pool: PoolConfig) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _bounds, _budget, _ports, _balancers, _gates, _steps, _boot, _clocks,
+    _bounds, _budget, _ports, _balancers, _gates, _steps, _boot, _clocks, _looks,
 )  # fmt: skip
 
 

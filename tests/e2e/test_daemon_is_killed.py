@@ -83,7 +83,7 @@ class Killer:
     def at_some_moment(self) -> None:
         """Kill it from outside, at any moment of its start or of its first ticks."""
         daemon = self.world.daemon()
-        wait_s = self.chance.uniform(0.2, 5.0)
+        wait_s = self.chance.uniform(0.2, 4.0)
         time.sleep(wait_s)
         os.kill(daemon.pid, signal.SIGKILL)
         self.world.until(lambda: daemon.exit_code is not None, 5.0, "the daemon dies")

@@ -104,7 +104,7 @@ class RealWorld:
                     "offers": [
                         {"compute": "local_process", "name": "stand-in", "command": witnessed, "port_range": "auto"}
                     ],
-                    "ready_when": {"preset": "vllm", "generate": True, "give_up_after": "20s", **shape.ready},
+                    "ready_when": {"preset": "vllm", "timeout": "1s", "give_up_after": "20s", **shape.ready},
                     "balancers": [
                         {
                             "kind": "envoy",
@@ -112,7 +112,12 @@ class RealWorld:
                             "admin": f"127.0.0.1:{here.proxy_admin_port}",
                         }
                     ],
-                    "telemetry": {"kind": "scrape", "preset": "vllm", "window": f"{2 * shape.tick:g}s"},
+                    "telemetry": {
+                        "kind": "scrape",
+                        "preset": "vllm",
+                        "timeout": "1s",
+                        "window": f"{2 * shape.tick:g}s",
+                    },
                     "policies": list(shape.policies),
                     "pace": self._pace(),
                     "drain": {"deadline": "30s", "lost_deadline": "1s", **shape.drain},

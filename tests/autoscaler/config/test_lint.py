@@ -42,6 +42,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"pace": {"tick": "10m", "stale_after": "30m"}}, "warning", "pools[0].pace.scale_in.cooldown"),
     ({"pace": {"orphan_grace": "1m"}}, "warning", "pools[0].pace.orphan_grace"),
     ({"drain": {"deadline": 0, "lost_deadline": 0}}, "warning", "pools[0].drain.deadline"),
+    ({"telemetry": {"kind": "scrape", "preset": "vllm", "timeout": "10s"}}, "warning", "pools[0].telemetry.timeout"),
+    ({"ready_when": {"kind": "http", "preset": "vllm", "timeout": "16s"}}, "warning", "pools[0].ready_when.timeout"),
     ({"drain": {"deadline": "10s"}}, "warning", "pools[0].drain.lost_deadline"),
 ]  # fmt: skip
 
