@@ -23,8 +23,9 @@ _ANSWER_MAX = 32 * 1024 * 1024
 class Daemon:
     """A client of one daemon. `get` and `post` raise Unreachable when nothing that speaks this API answers."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, installation: str) -> None:
         self._admin = admin
+        self._installation = installation
         self.url = admin.url
 
     @property
@@ -43,6 +44,7 @@ class Daemon:
     def _ask(self, method: str, path: tuple[str, ...], *, query: str = "", body: dict[str, Any] | None = None) -> Any:
         target = "/" + "/".join(quote(part, safe="") for part in path) + (f"?{query}" if query else "")
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers["X-Autoscaler-Installation"] = self._installation  # another one's daemon must not obey us
         if self._admin.token is not None:
             headers["Authorization"] = f"Bearer {self._admin.token.reveal()}"
         host = urlsplit(self.url)
@@ -66,6 +68,6 @@ class Daemon:
         if value is None or (status == 200 and not isinstance(value, dict | list)):
             raise Unreachable(f"what answers at {self.url} is no daemon of ours (status {status})")
         if not 200 <= status < 300:
-            detail = value.get("error", value) if isinstance(value, dict) else value
+            detail = value.get("detail", value) if isinstance(value, dict) else value
             raise Refused(f"the daemon at {self.url} refuses (status {status}): {str(detail)[:300]}")
         return value

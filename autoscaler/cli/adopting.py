@@ -16,6 +16,7 @@ from autoscaler.cli import directing
 from autoscaler.config.mistakes import close_match
 from autoscaler.domain.base import InstanceId, PoolName, ReplicaId, instance_of
 from autoscaler.domain.faults import ConfigError, Refused
+from autoscaler.domain.replica import InstanceState
 from autoscaler.ports.ledger import Ledger
 from autoscaler.runtime.clock import SystemClock
 
@@ -105,6 +106,14 @@ async def _end_foreign(config: Config, instance: InstanceId, tagged: str | None)
                     if instance in refused:
                         raise Refused(f"{instance}: {refused[instance]}")
                     await compute.terminate(gone, [instance])
+                    after = await compute.observe(parts.pool, (), SystemClock().now())
+                # A compute touches only what carries our tags, and says nothing of what it left alone (law 7).
+                if any(one.id == instance and one.state is InstanceState.RUNNING for one in after.foreign):
+                    told = next(one.detail for one in after.foreign if one.id == instance)
+                    raise Refused(
+                        f"{instance} was left alone: it is not tagged with installation {config.installation} "
+                        f"and pool {tagged}; it says {told or 'nothing more'}"
+                    )
                 return "is ended by its compute"
     finally:
         await wiring.close(wired)

@@ -174,7 +174,7 @@ async def _ledger(config: Config, wired: wiring.Wired) -> Reached:
 
 def _admin(config: Config) -> Reached:
     """The daemon answers, or its address is free to take."""
-    daemon, what = Daemon(config.admin), "admin address"
+    daemon, what = Daemon(config.admin, config.installation), "admin address"
     try:
         daemon.get("v1", "pools")
     except Unreachable:

@@ -39,7 +39,7 @@ def direct(config: Config, pool: PoolConfig, verb: str, body: dict[str, Any]) ->
     units, most = body.get("units", 0), pool.pool.bounds.max
     if units > most:
         raise ConfigError([f"--at-least: found {units}, which is more than the pool's max; allowed: 0 to {most}"])
-    daemon = Daemon(config.admin)
+    daemon = Daemon(config.admin, config.installation)
     if daemon.has_token:
         try:
             daemon.get("v1", "pools", pool.pool.name)

@@ -6,7 +6,6 @@ Invariant: nothing is started before the config is whole, the ledger is held and
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -39,6 +38,8 @@ def serve(path: Path, checkpoint: Checkpoint | None = None) -> None:
 
     `checkpoint` is called at the runtime's named points: a test ends the process there.
     """
+    import asyncio  # as all that is heavy: `--help` loads this module too
+
     found = loaded(path)
     make_state_dir(found)
     with held(found):

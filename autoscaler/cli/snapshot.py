@@ -27,7 +27,7 @@ class Snapshot(NamedTuple):
 
 def of_all(config: Config) -> Snapshot:
     """Every pool in short; raises Unreachable when neither daemon nor ledger knows anything."""
-    daemon = Daemon(config.admin)
+    daemon = Daemon(config.admin, config.installation)
     try:
         return Snapshot(f"the daemon at {daemon.url}", True, _listed(daemon.get("v1", "pools"), daemon))
     except Unreachable as why:
@@ -37,7 +37,7 @@ def of_all(config: Config) -> Snapshot:
 
 def of_one(config: Config, pool: PoolConfig) -> Snapshot:
     """One pool in full; raises as `of_all`."""
-    daemon = Daemon(config.admin)
+    daemon = Daemon(config.admin, config.installation)
     try:
         shown = daemon.get("v1", "pools", pool.pool.name)
         return Snapshot(f"the daemon at {daemon.url}", True, _listed([shown], daemon))

@@ -26,6 +26,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "unhealthy_share": "no scale-in while {why}",
     "blind": "no scale-in while the daemon {why}",
     "vetoed": "scale-in vetoed: {inner}",
+    "floor": "an operator holds at least {units}",
     "no_history": "no scale-in for {for_s} s more: not a full window seen yet",
     "stabilising": "scale-in waits {for_s} s more: {highest} was wanted within the window",
     "cooldown_in": "scale-in cools down for {for_s} s more",
@@ -45,7 +46,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "replacement_paced": "replacing one at a time: {why}",
     # alarms
     "machine_vanished": "{replica} vanished while {phase}: not by our choice",
-    "foreign_machine": "{instance} on {compute} carries our tags but no pool knows it ({detail}): not touched",
+    "foreign_machines": "{count} on {compute} belong to no pool here, not touched; first {instance} ({detail})",
     "launch_expired": "launch {token} at {placement} showed no machine by its deadline",
     "no_capacity": "{placement} has no capacity: {detail}",
     "quota_reached": "{placement}: quota reached: {detail}",

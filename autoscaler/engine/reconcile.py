@@ -364,6 +364,10 @@ def _traffic(pool: Pool, members: list[Member]) -> Traffic:
 def _foreign_alarms(joined: Joined, observation: Observation) -> None:
     """Machines with a tag of ours that no config knows: reported, never touched (law 7)."""
     for name in sorted(observation.computes):
-        for instance in sorted(observation.computes[name].foreign, key=lambda one: one.id):
-            facts: dict[str, str | float | int] = {"instance": instance.id, "compute": name, "detail": instance.detail}
-            joined.alarms.append(Reason(code="foreign_machine", facts=facts))
+        foreign = sorted(observation.computes[name].foreign, key=lambda one: one.id)
+        if foreign:  # one line however many: a neighbour's pool must not drown our own
+            first = foreign[0]
+            facts: dict[str, str | float | int] = {
+                "count": len(foreign), "compute": name, "instance": first.id, "detail": first.detail,
+            }  # fmt: skip
+            joined.alarms.append(Reason(code="foreign_machines", facts=facts))

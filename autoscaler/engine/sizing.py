@@ -74,6 +74,8 @@ def size(question: Question) -> Sized:
         target = stable = _outwards(question, current, wanted, floor, blocks)
     elif wanted < current:
         target, stable = _inwards(question, current, wanted, window, since, blocks)
+    if floor > max(pool.bounds.min, question.composed.wanted or 0):  # told last: it is no objection to go down to it
+        blocks.append(Reason(code="floor", facts={"units": floor}))
     known = question.memory.size
     kept = target if known is None else min(max(target, known), max(target, wanted))
     return Sized(

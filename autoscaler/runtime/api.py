@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from typing_extensions import override
 
-from autoscaler.domain.base import Duration, InstanceId, Instant, PoolName, ReplicaId, after
+from autoscaler.domain.base import Duration, InstanceId, Instant, PoolName, ReplicaId, after, instance_of
 from autoscaler.domain.directives import AtLeast, Directives, Pause
 from autoscaler.domain.faults import PortFault, Unreachable
 from autoscaler.runtime import views
@@ -34,6 +34,8 @@ from autoscaler.runtime.parts import Services
 #: A pool is alive when its last tick ended no longer ago than this many ticks.
 ALIVE_TICKS = 5
 LEDGER_DEADLINE = Duration(5.0)
+#: A client may say which installation it means.
+INSTALLATION_HEADER = "X-Autoscaler-Installation"
 
 
 class ApiSettings(NamedTuple):
@@ -129,12 +131,30 @@ class _QuietServer(uvicorn.Server):
 
 def application(loops: Mapping[PoolName, PoolLoop], services: Services, token: str | None) -> FastAPI:
     """The routes over these pools."""
-    app = FastAPI(title="autoscaler", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="autoscaler",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        dependencies=[Depends(_meant(loops))],
+    )
     _errors(app)
     _health(app, loops, services)
     _reading(app, loops, services)
     _Directing(loops, services, token).routes(app)
     return app
+
+
+def _meant(loops: Mapping[PoolName, PoolLoop]) -> Callable[[Request], None]:
+    """Refuse a client that says it wants another installation: two daemons' configs may name one address."""
+
+    def check(request: Request) -> None:
+        wanted = request.headers.get(INSTALLATION_HEADER)
+        ours = {loop.parts.pool.installation for loop in loops.values()}
+        if wanted is not None and ours and wanted not in ours:
+            raise HTTPException(409, f"this daemon is of installation {', '.join(sorted(ours))}, not {wanted[:80]}")
+
+    return check
 
 
 def _errors(app: FastAPI) -> None:
@@ -239,7 +259,8 @@ class _Directing:
 
         @app.post("/v1/pools/{name}/protect", dependencies=guard)
         async def protect(name: str, body: ProtectBody) -> Response:
-            return await self._change(name, **{"protect" if body.on else "unprotect": InstanceId(body.instance)})
+            machine = self._machine(name, body.instance)
+            return await self._change(name, **{"protect" if body.on else "unprotect": machine})
 
     async def _authorised(self, request: Request) -> None:
         if self._token is None:
@@ -255,6 +276,12 @@ class _Directing:
         if replica not in known:
             raise HTTPException(404, f"replica: pool {name} has no {replica!r}; it has {', '.join(known) or 'none'}")
         return ReplicaId(replica)
+
+    def _machine(self, name: str, given: str) -> InstanceId:
+        """A machine by its own id or by that of a replica on it: a mark has one spelling, so that it can be undone."""
+        decision = _loop(self._loops, name).status.decision
+        replicas = {one.id for one in decision.replicas} if decision else set()
+        return instance_of(ReplicaId(given)) if given in replicas else InstanceId(given)
 
     async def _change(self, name: str, **change: Any) -> Response:
         """Apply one change to the directives in force, and forget marks of replicas that are gone."""

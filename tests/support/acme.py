@@ -76,7 +76,7 @@ def scope(settings):
 
 class AcmeCompute:
     def __init__(self, settings, context):
-        self.settings, self.context = settings, context
+        self.settings, self.context, self.ended = settings, context, set()
 
     async def observe(self, pool, launches, not_older_than):
         if self.settings.down:
@@ -88,7 +88,7 @@ class AcmeCompute:
                             ports=pool.offers[0].ports)
         return ComputeView(compute="acme", as_of=now,
             instances=tuple(machine(f"m{n}") for n in range(self.settings.machines)),
-            foreign=tuple(machine(f"f{n}") for n in range(self.settings.foreign)))
+            foreign=tuple(machine(f"f{n}") for n in range(self.settings.foreign) if f"f{n}" not in self.ended))
 
     async def launch(self, pool, order):
         told(self.settings.journal, f"launch {order.count}")
@@ -104,6 +104,9 @@ class AcmeCompute:
         told(self.settings.journal, "stop")
 
     async def terminate(self, pool, ids):
+        if pool.name != "old" and any(one.startswith("f") for one in ids):
+            return  # the foreign ones are tagged with pool old: another pool's are left alone
+        self.ended.update(ids)
         told(self.settings.journal, f"terminate {pool.name} {' '.join(ids)}")
 
     async def adopt(self, pool, ids):

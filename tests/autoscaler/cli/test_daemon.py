@@ -142,5 +142,8 @@ def test_adopt_and_retire_of_machines_that_no_pool_knows(shop: Any) -> None:
     assert "f0, f1" in unknown.err
     assert shop("retire", "f1", "-y").code == 2, "the pool of its tags must be named"
     assert shop("retire", "f1", "-y", "--tagged", "llama").code == 2
+    wrong = shop("retire", "f1", "-y", "--tagged", "older")
+    assert wrong.code == 3, "what a compute leaves alone is not told as ended"
+    assert "f1 was left alone" in wrong.err
     assert shop("retire", "f1", "-y", "--tagged", "old").code == 0
     assert shop.told() == ["adopt llama f0", "terminate old f1"]

@@ -304,3 +304,29 @@ def test_an_address_that_is_not_here_is_one_clear_line() -> None:
     with pytest.raises(Unreachable, match=r"cannot listen on 192\.0\.2\.1:0") as caught:
         Api(ApiSettings(host="192.0.2.1", port=0), {}, shared).bind()
     assert "\n" not in str(caught.value)
+
+
+async def test_a_client_of_another_installation_is_refused_and_changes_nothing() -> None:
+    async with scene() as here:
+        theirs = {"X-Autoscaler-Installation": "elsewhere"}
+        status, told = await here.ask("POST", "/v1/pools/p/pause", json={"direction": "both"}, headers=theirs)
+        assert status == 409
+        assert told == {"detail": "this daemon is of installation test, not elsewhere"}
+        assert (await here.ledger.directives(here.world.name)).pause.value == "none"
+        ours = {"X-Autoscaler-Installation": "test"}
+        assert (await here.ask("POST", "/v1/pools/p/pause", json={"direction": "both"}, headers=ours))[0] == 200
+
+
+async def test_a_machine_is_protected_under_one_name_however_it_was_given() -> None:
+    async with scene() as here:
+        assert (await here.post("protect", {"instance": "memory-1:8000"}))[0] == 200
+        assert (await here.ledger.directives(here.world.name)).protect == {"memory-1"}
+        assert (await here.post("protect", {"instance": "memory-1", "on": False}))[0] == 200
+        assert (await here.ledger.directives(here.world.name)).protect == frozenset()
+
+
+async def test_the_api_describes_itself() -> None:
+    async with scene() as here:
+        status, document = await here.ask("GET", "/openapi.json")
+        assert status == 200
+        assert "/v1/pools/{name}/protect" in document["paths"]
