@@ -58,6 +58,19 @@ def test_a_floor_needs_no_pace(units: int, seconds: float, target: int) -> None:
     assert decided(a_pool(1, 8), *FOUR, wants=4, directives=said, memory=memory).target == target
 
 
+@pytest.mark.parametrize(("wants", "target", "told"), [(1, 3, True), (3, 3, False), (5, 5, False)])
+def test_an_operators_floor_is_told_where_it_binds_and_does_not_hold_what_is_above_it(
+    wants: int, target: int, told: bool
+) -> None:
+    """At least 3 with 4 in service: down to 3 it may go, and the sentence says who wants the third."""
+    said = Directives(at_least=AtLeast(units=3, until=Instant(NOW + 60.0)))
+    memory = a_memory(*FOUR, window=(Wanted(at=Instant(NOW - 1.0), units=1),))
+    found = decided(a_pool(1, 8), *FOUR, wants=wants, directives=said, memory=memory)
+    assert found.target == target
+    assert ("floor" in {one.code for one in found.blocks}) is told
+    assert ("an operator holds at least 3" in found.sentence) is told
+
+
 @pytest.mark.parametrize(
     ("known", "kept"),
     [(None, 4), (4, 4), (6, 6), (9, 8)],
