@@ -153,7 +153,12 @@ def config(world: World, scene: Scene, policies: Sequence[object], seed: int) ->
                     "give_up_after": _scaled(scene, ReadyRule().give_up_after),
                 },
                 "balancers": [_envoy(world)],
-                "telemetry": {"kind": "scrape", "preset": "vllm", "window": _scaled(scene, _SCRAPE_WINDOW_S)},
+                "telemetry": {
+                    "kind": "scrape",
+                    "preset": "vllm",
+                    "timeout": "1s",
+                    "window": _scaled(scene, _SCRAPE_WINDOW_S),
+                },
                 "policies": [scaled_policy(policy, scene.time_scale) for policy in policies],
                 "pace": _pace(scene),
                 "drain": {"deadline": _scaled(scene, DrainRule().deadline)},
