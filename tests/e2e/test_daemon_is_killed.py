@@ -130,7 +130,7 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
 def nobody_noticed(world: RealWorld) -> None:
     outcomes = Counter(one.outcome for name in ("base", "waves") for one in world.records(name))
     print(f"requests: {dict(outcomes)}")
-    assert outcomes["ok"] > 500
+    assert outcomes["ok"] > 200  # enough for "none failed" to mean something; a quiet machine is through sooner
     # Those that the test itself broke off when it ended a load client are no failures.
     assert set(outcomes) <= {"ok", "stopped"}
     proxy, counts = world.envoy(), world.stats()
