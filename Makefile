@@ -65,7 +65,7 @@ LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --group build --universal --
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --extra local
 lock: install ## remake both locks from pyproject.toml (UPGRADE=--upgrade takes what is new)
 	$(LOCK) $(UPGRADE) -o requirements.lock
-	$(LOCK) $(UPGRADE) --extra dev -c requirements.lock -o requirements-dev.lock
+	$(LOCK) $(UPGRADE) --extra dev --extra lab --extra aws -c requirements.lock -o requirements-dev.lock
 
 # $(1) venv, $(2) lock. A venv of another lock is not mended but made anew: nothing of the old one stays behind.
 define locked
