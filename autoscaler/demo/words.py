@@ -16,10 +16,11 @@ _SIGNALS = {
     "e2e_s_p95": "latency p95",
     "request_rate": "requests/s",
     "token_rate": "tokens/s",
+    "input_token_rate": "prompt tokens/s",
 }
 _SHARES = {"gpu_utilization", "kv_cache_use"}
 _LATENCIES = {"ttft_s_p95", "e2e_s_p95"}
-_RATES = {"request_rate", "token_rate"}
+_RATES = {"request_rate", "token_rate", "input_token_rate"}
 
 
 def short(code: str, facts: Mapping[str, Any], scale: float) -> str:

@@ -30,7 +30,7 @@ from autoscaler.domain.pool import DrainRule, Pace, ReadyRule
 POOL = "demo"
 PROXY_CLUSTER = "replicas"
 _SCRAPE_WINDOW_S = 30.0  # the default of providers.telemetry.scrape: two ticks
-_RATES = {Signal.REQUEST_RATE, Signal.TOKEN_RATE}
+_RATES = {Signal.REQUEST_RATE, Signal.TOKEN_RATE, Signal.INPUT_TOKEN_RATE}
 _LATENCIES = {Signal.TTFT_S_P95, Signal.E2E_S_P95, "latency_p95"}
 _MARKS = ("target", "at_least", "below", "above", "objective")
 

@@ -28,6 +28,7 @@ class Signal(StrEnum):
     E2E_S_P95 = "e2e_s_p95"
     REQUEST_RATE = "request_rate"  # per second
     TOKEN_RATE = "token_rate"  # generated tokens per second
+    INPUT_TOKEN_RATE = "input_token_rate"  # prompt tokens processed per second
 
 
 class Kind(StrEnum):

@@ -45,9 +45,10 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """One model server.
 
     An empty tuple of names: the server does not export it. `ttft` and `e2e` are histograms in seconds. `tokens`:
-    generated tokens. `progress`: counters that move while a request is being generated; their sum standing still with
-    requests inside means that the server hangs. A counter that moves only when a request ends is no such counter.
-    `arrivals`, `completions`: each a group of counters to be added up, of which the first must be there.
+    generated tokens; `prompt_tokens`: processed ones. `progress`: counters that move while a request is being
+    generated; their sum standing still with requests inside means that the server hangs. A counter that moves only when
+    a request ends is no such counter. `arrivals`, `completions`: each a group of counters to be added up, of which the
+    first must be there.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     ttft: tuple[str, ...] = ()
     e2e: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
+    prompt_tokens: tuple[str, ...] = ()
     progress: tuple[str, ...] = ()
     arrivals: tuple[str, ...] = ()
     completions: tuple[str, ...] = ()
@@ -96,6 +98,7 @@ _PRESETS: Final = (
         ttft=("vllm:time_to_first_token_seconds",),
         e2e=("vllm:e2e_request_latency_seconds",),
         tokens=("vllm:generation_tokens",),
+        prompt_tokens=("vllm:prompt_tokens",),
         progress=("vllm:generation_tokens",),
         completions=("vllm:request_success",),
     ),
@@ -111,6 +114,7 @@ _PRESETS: Final = (
         ttft=("sglang:time_to_first_token_seconds",),
         e2e=("sglang:e2e_request_latency_seconds",),
         tokens=("sglang:generation_tokens",),
+        prompt_tokens=("sglang:prompt_tokens",),
         progress=("sglang:realtime_tokens",),  # generation_tokens moves only when a request ends
         completions=("sglang:num_requests",),
     ),
@@ -123,6 +127,7 @@ _PRESETS: Final = (
         waiting=("tgi_queue_size",),
         e2e=("tgi_request_duration",),  # seconds, though the name does not say so
         tokens=("tgi_request_generated_tokens_sum",),
+        prompt_tokens=("tgi_request_input_length_sum",),
         arrivals=("tgi_request_count",),
         completions=("tgi_request_success", "tgi_request_failure"),
     ),
@@ -135,6 +140,7 @@ _PRESETS: Final = (
         waiting=("llamacpp:requests_deferred",),
         kv_cache=(Scaled("llamacpp:kv_cache_usage_ratio"),),  # older versions only
         tokens=("llamacpp:tokens_predicted",),
+        prompt_tokens=("llamacpp:prompt_tokens",),
         progress=("llamacpp:n_decode", "llamacpp:tokens_predicted"),  # the second moves only when a request ends
     ),
     Preset(

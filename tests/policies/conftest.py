@@ -22,6 +22,7 @@ KINDS = {
     Signal.RUNNING: Kind.TOTAL,
     Signal.REQUEST_RATE: Kind.TOTAL,
     Signal.TOKEN_RATE: Kind.TOTAL,
+    Signal.INPUT_TOKEN_RATE: Kind.TOTAL,
     Signal.GPU_UTILIZATION: Kind.MEAN,
     Signal.KV_CACHE_USE: Kind.MEAN,
     Signal.TTFT_S_P95: Kind.QUANTILE,

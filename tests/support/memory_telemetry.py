@@ -16,6 +16,7 @@ KINDS = {
     Signal.E2E_S_P95: Kind.QUANTILE,
     Signal.REQUEST_RATE: Kind.TOTAL,
     Signal.TOKEN_RATE: Kind.TOTAL,
+    Signal.INPUT_TOKEN_RATE: Kind.TOTAL,
 }
 
 

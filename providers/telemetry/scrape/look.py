@@ -20,6 +20,7 @@ from providers._shared.presets import GPU_UTILIZATION, PROCESS_START, Preset
 ARRIVALS: Final = "arrivals"
 COMPLETIONS: Final = "completions"
 TOKENS: Final = "tokens"
+PROMPT_TOKENS: Final = "prompt_tokens"
 TTFT: Final = "ttft"
 E2E: Final = "e2e"
 
@@ -38,7 +39,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 def wanted_names(preset: Preset) -> frozenset[str]:
     """The plain names that a replica's own page is searched for."""
-    names = [*preset.running, *preset.waiting, *preset.tokens, *preset.arrivals, *preset.completions, *PROCESS_START]
+    names = [*preset.running, *preset.waiting, *preset.tokens, *preset.prompt_tokens]
+    names += [*preset.arrivals, *preset.completions, *PROCESS_START]
     names += [gauge.name for gauge in (*preset.kv_cache, *GPU_UTILIZATION)]
     names += [f"{name}_bucket" for name in (*preset.ttft, *preset.e2e)]
     return frozenset(map(plain, names))
@@ -66,6 +68,7 @@ def read_counters(page: Page, preset: Preset) -> dict[str, Buckets]:
         ARRIVALS: sum_of(page, preset.arrivals),
         COMPLETIONS: sum_of(page, preset.completions),
         TOKENS: total(page, preset.tokens),
+        PROMPT_TOKENS: total(page, preset.prompt_tokens),
     }
     found = {name: {math.inf: value} for name, value in plain_counters.items() if value is not None}
     histograms = {TTFT: histogram(page, preset.ttft), E2E: histogram(page, preset.e2e)}

@@ -16,7 +16,7 @@ from autoscaler.domain.base import Duration, Instant, ReplicaId
 from autoscaler.domain.load import QUANTILE_SAMPLES_MIN, Idleness, Kind, Reading, ReadingState, ReplicaLoad, Signal
 from providers._shared.presets import Preset
 from providers.telemetry.scrape.buckets import merged, quantile
-from providers.telemetry.scrape.look import ARRIVALS, COMPLETIONS, E2E, TOKENS, TTFT, Look
+from providers.telemetry.scrape.look import ARRIVALS, COMPLETIONS, E2E, PROMPT_TOKENS, TOKENS, TTFT, Look
 from providers.telemetry.scrape.meter import Growth, Meter
 
 KINDS: Final = {
@@ -28,8 +28,10 @@ KINDS: Final = {
     Signal.E2E_S_P95: Kind.QUANTILE,
     Signal.REQUEST_RATE: Kind.TOTAL,
     Signal.TOKEN_RATE: Kind.TOTAL,
+    Signal.INPUT_TOKEN_RATE: Kind.TOTAL,
 }
 _QUANTILES: Final = {Signal.TTFT_S_P95: TTFT, Signal.E2E_S_P95: E2E}
+_RATES: Final = {Signal.TOKEN_RATE: TOKENS, Signal.INPUT_TOKEN_RATE: PROMPT_TOKENS}
 _SHARE: Final = 0.95
 _SHOWN: Final = 3
 
@@ -57,7 +59,7 @@ def reading_of(signal: Signal, seen: Looks) -> Reading:
         return _absent(signal, seen, f"no replica answered: {_faults(seen.looks)}")
     if signal in _QUANTILES:
         return _quantile(signal, seen)
-    if signal in {Signal.REQUEST_RATE, Signal.TOKEN_RATE}:
+    if signal is Signal.REQUEST_RATE or signal in _RATES:
         return _rate(signal, seen)
     return _instant(signal, seen)
 
@@ -95,7 +97,7 @@ def _family(signal: Signal, preset: Preset) -> str | None:
     """The counter behind a signal; None for a signal that is a gauge. Arrivals are load, completions its echo."""
     if signal is Signal.REQUEST_RATE:
         return ARRIVALS if preset.arrivals else COMPLETIONS
-    return TOKENS if signal is Signal.TOKEN_RATE else _QUANTILES.get(signal)
+    return _RATES.get(signal) or _QUANTILES.get(signal)
 
 
 def _growths(family: str, seen: Looks) -> list[tuple[Look, Growth]]:

@@ -44,7 +44,17 @@ def histogram(name: str, *buckets: tuple[str, float]) -> str:
 
 def vllm(**change: Any) -> bytes:
     """A page of vLLM's with these values."""
-    value = {"running": 2, "waiting": 3, "kv": 0.5, "tokens": 1000, "done": 100, "fast": 50, "slow": 100} | change
+    value = {
+        "running": 2,
+        "waiting": 3,
+        "kv": 0.5,
+        "tokens": 1000,
+        "prompts": 5000,
+        "done": 100,
+        "fast": 50,
+        "slow": 100,
+    }
+    value |= change
     ttft, e2e = "vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds"
     fast, slow = value["fast"], value["slow"]
     start = f"process_start_time_seconds {value['start']}\n" if "start" in value else ""
@@ -53,6 +63,7 @@ def vllm(**change: Any) -> bytes:
         f'vllm:num_requests_waiting{{engine="0"}} {value["waiting"]}\n'
         f'vllm:kv_cache_usage_perc{{engine="0"}} {value["kv"]}\n'
         f'vllm:generation_tokens_total{{engine="0"}} {value["tokens"]}\n'
+        f'vllm:prompt_tokens_total{{engine="0"}} {value["prompts"]}\n'
         f'vllm:request_success_total{{finished_reason="stop"}} {value["done"]}\n'
         + histogram(ttft, ("1.0", fast), ("2.0", slow), ("+Inf", slow))
         + histogram(e2e, ("1.0", fast), ("4.0", slow), ("+Inf", slow))
@@ -111,13 +122,24 @@ async def test_rates_and_quantiles_come_from_growth_over_the_window() -> None:
         first = await sample_of(scrape, many)
         clock.at += 20
         # 40 and 60 more requests; of their first tokens 30 + 50 within 1 s, the rest within 2 s.
-        show(many, vllm(done=140, tokens=3000, fast=80, slow=140), vllm(done=67, tokens=1070, fast=57, slow=67))
+        show(
+            many,
+            vllm(done=140, tokens=3000, prompts=7000, fast=80, slow=140),
+            vllm(done=67, tokens=1070, fast=57, slow=67),
+        )
         second = await sample_of(scrape, many)
-    for signal in (Signal.REQUEST_RATE, Signal.TOKEN_RATE, Signal.TTFT_S_P95, Signal.E2E_S_P95):
+    for signal in (
+        Signal.REQUEST_RATE,
+        Signal.TOKEN_RATE,
+        Signal.INPUT_TOKEN_RATE,
+        Signal.TTFT_S_P95,
+        Signal.E2E_S_P95,
+    ):
         assert first.readings[signal].state is ReadingState.ABSENT
         assert "second look" in first.readings[signal].detail
     assert value_of(second, Signal.REQUEST_RATE) == pytest.approx(100 / 20)
     assert value_of(second, Signal.TOKEN_RATE) == pytest.approx(3000 / 20)
+    assert value_of(second, Signal.INPUT_TOKEN_RATE) == pytest.approx(2000 / 20)
     # Rank 95 of 100: 80 are below 1 s, so (95 - 80) / 20 of the way from 1 s to 2 s, or to 4 s.
     assert value_of(second, Signal.TTFT_S_P95) == pytest.approx(1.75)
     assert value_of(second, Signal.E2E_S_P95) == pytest.approx(1 + 0.75 * 3)
@@ -300,7 +322,10 @@ async def test_the_gpus_of_a_host_are_averaged_and_its_exporter_is_asked_once() 
 # -- Captured pages --------------------------------------------------------------------------------------
 
 CAPTURED = {
-    "llama_cpp": ("llama-server.metrics.txt", {Signal.RUNNING: 2, Signal.QUEUE_LENGTH: 8, Signal.TOKEN_RATE: 0}),
+    "llama_cpp": (
+        "llama-server.metrics.txt",
+        {Signal.RUNNING: 2, Signal.QUEUE_LENGTH: 8, Signal.TOKEN_RATE: 0, Signal.INPUT_TOKEN_RATE: 0},
+    ),
     "triton": ("triton.metrics.txt", {Signal.QUEUE_LENGTH: 35, Signal.REQUEST_RATE: 0}),
     "torchserve": ("torchserve.metrics.txt", {Signal.REQUEST_RATE: 0}),
 }
