@@ -135,11 +135,17 @@ def sum_of(page: Page, names: tuple[str, ...]) -> float | None:
     return None if first is None else first + sum(total(page, (name,)) or 0.0 for name in names[1:])
 
 
+def ratio_of(value: float, gauge: Scaled) -> float | None:
+    """A gauge's value as a share of the whole, 0..1; None when it lies outside, as a blank value does."""
+    ratio = value / gauge.full
+    return min(ratio, 1.0) if 0.0 <= ratio <= 1.0 + _RATIO_SLACK else None
+
+
 def mean_ratio(page: Page, gauges: Iterable[Scaled]) -> float | None:
     """The mean over the series of the first gauge with a value in its range, 0..1; values outside are dropped."""
     for gauge in gauges:
-        ratios = [one.value / gauge.full for one in page.families.get(plain(gauge.name), ())]
-        usable = [min(ratio, 1.0) for ratio in ratios if 0.0 <= ratio <= 1.0 + _RATIO_SLACK]
+        ratios = [ratio_of(one.value, gauge) for one in page.families.get(plain(gauge.name), ())]
+        usable = [ratio for ratio in ratios if ratio is not None]
         if usable:
             return math.fsum(usable) / len(usable)
     return None

@@ -73,7 +73,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: GPU utilisation, wherever it is exported; the order is the order of trust. DCGM_FI_DEV_GPU_UTIL is missing on MIG
-#: cards, where the engine's activity is given instead; DCGM 4.6 renamed that one.
+#: cards, where the engine's activity is given instead; DCGM 4.6 renamed that one. Its DCGM_FI_DEV_GPU_UTIL_RATIO is not
+#: read: the name has meant 0..100 (4.6, field 203) and 0..1 (4.7, field 1613), and a page does not say which.
 GPU_UTILIZATION: Final = (
     Scaled("DCGM_FI_DEV_GPU_UTIL", 100.0),
     Scaled("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),

@@ -19,13 +19,14 @@ from autoscaler.domain.load import LoadSample, Signal
 from autoscaler.domain.replica import Endpoint
 from autoscaler.ports.build import Context
 from autoscaler.ports.clock import Clock
+from providers._shared.gpus import GPU_NAMES, Gpus
 from providers._shared.http_client import Answer, HttpClient, NoAnswer, address, headers_from_environment, json_of
+from providers._shared.looks import Look, read_counters, read_gauges, read_start, wanted_names
+from providers._shared.meter import Meter
 from providers._shared.metrics_page import ACCEPT, Page, read_page
 from providers._shared.presets import PRESETS, mistake_in_preset, mistakes_in_ports
+from providers._shared.readings import Looks, idleness_of, reading_of, replica_loads
 from providers._shared.torchserve import model_path, pending_requests
-from providers.telemetry.scrape.look import GPU_NAMES, Look, read_counters, read_gauges, read_start, wanted_names
-from providers.telemetry.scrape.meter import Meter
-from providers.telemetry.scrape.readings import Looks, idleness_of, reading_of, replica_loads
 
 if TYPE_CHECKING:
     from autoscaler.ports.telemetry import Telemetry
@@ -38,7 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `path`, `metrics_port`, `management_port`: where they are, when not where the preset says. `window`: over which
     rates and quantiles are taken; when ticks are further apart, they are taken from tick to tick. `timeout`: for one
     page. `gpu_exporter_port`: of a GPU exporter (dcgm-exporter 9400, nvidia_gpu_exporter 9835) on each replica's host;
-    all GPUs of a host count for each of its replicas. `concurrency`: pages fetched at a time. `headers`: a header's
+    all GPUs of a host count for each of its replicas. `gpus`: how the GPUs, or MIG slices, of a replica become one
+    number; over replicas it is always the mean. `concurrency`: pages fetched at a time. `headers`: a header's
     name to the environment variable that holds its value; `token_env`: the variable that holds a bearer token.
     """
 
@@ -51,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout: Duration = Duration(5.0)
     gpu_exporter_port: int | None = None
     gpu_exporter_path: str = "/metrics"
+    gpus: Gpus = Gpus.MEAN
     concurrency: int = 64
     headers: dict[str, str] = {}
     token_env: str | None = None
@@ -109,7 +112,10 @@ class Scrape:
             ]
         looks = [task.result() for task in looking]
         went_back = self._remember(looks)
-        seen = Looks(preset=self._preset, at=self._clock.now(), looks=looks, meters=self._meters, went_back=went_back)
+        seen = Looks(
+            preset=self._preset, at=self._clock.now(), looks=looks, meters=self._meters, source="scrape",
+            went_back=went_back,
+        )  # fmt: skip
         return LoadSample(
             at=seen.at,
             readings={signal: reading_of(signal, seen) for signal in sorted(signals)},
@@ -141,7 +147,7 @@ class Scrape:
         gpu_page = None if exporter is None else await exporter
         if page.fault:
             return Look(replica=endpoint.replica, at=at, fault=page.fault)
-        gauges = read_gauges(page, gpu_page, self._preset)
+        gauges = read_gauges(page, gpu_page, self._preset, settings.gpus)
         return Look(
             replica=endpoint.replica,
             at=at,

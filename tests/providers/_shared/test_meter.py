@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.domain.base import Duration, Instant
-from providers.telemetry.scrape.meter import Meter
+from providers._shared.meter import Meter
 
 WINDOW = Duration(30.0)
 

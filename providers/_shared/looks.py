@@ -14,8 +14,9 @@ import msgspec
 
 from autoscaler.domain.base import Instant, ReplicaId
 from autoscaler.domain.load import Signal
+from providers._shared.gpus import GPU_NAMES, Gpus, gpu_use
 from providers._shared.metrics_page import Buckets, Page, histogram, mean_ratio, plain, sum_of, total
-from providers._shared.presets import GPU_UTILIZATION, PROCESS_START, Preset
+from providers._shared.presets import PROCESS_START, Preset
 
 ARRIVALS: Final = "arrivals"
 COMPLETIONS: Final = "completions"
@@ -41,23 +42,19 @@ def wanted_names(preset: Preset) -> frozenset[str]:
     """The plain names that a replica's own page is searched for."""
     names = [*preset.running, *preset.waiting, *preset.tokens, *preset.prompt_tokens]
     names += [*preset.arrivals, *preset.completions, *PROCESS_START]
-    names += [gauge.name for gauge in (*preset.kv_cache, *GPU_UTILIZATION)]
+    names += [gauge.name for gauge in preset.kv_cache]
     names += [f"{name}_bucket" for name in (*preset.ttft, *preset.e2e)]
-    return frozenset(map(plain, names))
+    return frozenset(map(plain, names)) | GPU_NAMES
 
 
-#: The plain names that a GPU exporter's page is searched for.
-GPU_NAMES: Final = frozenset(plain(gauge.name) for gauge in GPU_UTILIZATION)
-
-
-def read_gauges(page: Page, gpu_page: Page | None, preset: Preset) -> dict[Signal, float]:
+def read_gauges(page: Page, gpu_page: Page | None, preset: Preset, gpus: Gpus = Gpus.MEAN) -> dict[Signal, float]:
     """The signals that are values of an instant; the GPU exporter, where there is one, knows better than the server."""
-    gpu = None if gpu_page is None else mean_ratio(gpu_page, GPU_UTILIZATION)
+    gpu = None if gpu_page is None else gpu_use(gpu_page, gpus)
     values = {
         Signal.QUEUE_LENGTH: total(page, preset.waiting),
         Signal.RUNNING: total(page, preset.running),
         Signal.KV_CACHE_USE: mean_ratio(page, preset.kv_cache),
-        Signal.GPU_UTILIZATION: mean_ratio(page, GPU_UTILIZATION) if gpu is None else gpu,
+        Signal.GPU_UTILIZATION: gpu_use(page, gpus) if gpu is None else gpu,
     }
     return {signal: value for signal, value in values.items() if value is not None}
 

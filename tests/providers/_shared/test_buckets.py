@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.telemetry.scrape.buckets import merged, quantile
+from providers._shared.buckets import merged, quantile
 
 EDGES = (0.1, 0.5, 1.0, 2.5, 10.0, math.inf)
 SAMPLES = st.lists(st.floats(0.0, 20.0), max_size=60)

@@ -14,10 +14,10 @@ import msgspec
 
 from autoscaler.domain.base import Duration, Instant, ReplicaId
 from autoscaler.domain.load import QUANTILE_SAMPLES_MIN, Idleness, Kind, Reading, ReadingState, ReplicaLoad, Signal
+from providers._shared.buckets import merged, quantile
+from providers._shared.looks import ARRIVALS, COMPLETIONS, E2E, PROMPT_TOKENS, TOKENS, TTFT, Look
+from providers._shared.meter import Growth, Meter
 from providers._shared.presets import Preset
-from providers.telemetry.scrape.buckets import merged, quantile
-from providers.telemetry.scrape.look import ARRIVALS, COMPLETIONS, E2E, PROMPT_TOKENS, TOKENS, TTFT, Look
-from providers.telemetry.scrape.meter import Growth, Meter
 
 KINDS: Final = {
     Signal.QUEUE_LENGTH: Kind.TOTAL,
@@ -37,12 +37,16 @@ _SHOWN: Final = 3
 
 
 class Looks(msgspec.Struct, frozen=True, kw_only=True):
-    """All looks of one sample, with each replica's counters over time. `went_back`: a counter started again."""
+    """All looks of one sample, with each replica's counters over time.
+
+    `source`: who looked. `went_back`: a counter started again.
+    """
 
     preset: Preset
     at: Instant
     looks: Sequence[Look]
     meters: Mapping[ReplicaId, Meter]
+    source: str
     went_back: bool = False
 
     @property
@@ -163,7 +167,7 @@ def _ok(signal: Signal, seen: Looks, covered: Sequence[Look], value: float | Non
         value=value,
         covered=len(covered),
         expected=len(seen.looks),
-        source="scrape",
+        source=seen.source,
         detail=f"not covered: {_faults(missing)}" if missing else "",
     )
 
@@ -175,7 +179,7 @@ def _absent(signal: Signal, seen: Looks, detail: str) -> Reading:
         state=ReadingState.ABSENT,
         at=seen.at,
         expected=len(seen.looks),
-        source="scrape",
+        source=seen.source,
         detail=detail,
     )
 
