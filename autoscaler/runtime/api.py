@@ -1,13 +1,12 @@
 """The admin API: health, metrics, what each pool does and why, and the operators' directives.
 
 Does: read the pools' latest state, and write directives into the ledger. Does not: act on a pool itself (the next tick
-reads the directives), or listen beyond loopback unless told to.
+reads the directives), listen beyond loopback unless told to, or know who asks (the door before it does).
 Invariant: nothing is written without the bearer token; without a configured token the writing routes answer 403.
 """
 
 import asyncio
 import contextlib
-import hmac
 import json
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -16,17 +15,21 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from typing_extensions import override
 
+from autoscaler import __version__
 from autoscaler.domain.base import Duration, InstanceId, Instant, PoolName, ReplicaId, after, instance_of
+from autoscaler.domain.decision import SourceFault
 from autoscaler.domain.directives import AtLeast, Directives, Pause
-from autoscaler.domain.faults import PortFault, Unreachable
+from autoscaler.domain.faults import Unreachable
 from autoscaler.runtime import views
+from autoscaler.runtime.door import CONNECTIONS_MAX, HEAD_MAX, BoundedProtocol, Door
 from autoscaler.runtime.loop import PoolLoop
 from autoscaler.runtime.observer import guarded
 from autoscaler.runtime.parts import Services
@@ -50,29 +53,40 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+Name = Annotated[str, Path(max_length=63, examples=["chat"])]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Since = Annotated[float, Query(ge=0, le=10 * 366 * 86400, allow_inf_nan=False)]
+Id = Annotated[str, Field(min_length=1, max_length=256)]
+
+
 class PauseBody(_Body):
     """Which direction to pause."""
 
     direction: Annotated[str, Field(pattern="^(in|out|both)$")] = "both"
 
 
+def _whole(value: object) -> object:
+    """2.0 is an integer in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class AtLeastBody(_Body):
     """Hold at least `units` for `for_s` seconds."""
 
-    units: Annotated[int, Field(ge=0)]
+    units: Annotated[int, Field(ge=0, le=100_000), BeforeValidator(_whole)]
     for_s: Annotated[float, Field(gt=0, le=30 * 86400, allow_inf_nan=False)]
 
 
 class ReplicaBody(_Body):
     """A replica by its id, `instance:port`."""
 
-    replica: str
+    replica: Id
 
 
 class ProtectBody(_Body):
     """Protect an instance, or end that."""
 
-    instance: str
+    instance: Id
     on: bool = True
 
 
@@ -84,7 +98,7 @@ class Api:
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self.app = application(loops, services, settings.token)
+        self._app = Door(application(loops, services), host=settings.host, token=settings.token)
 
     def bind(self) -> int:
         """Take the port and return it (port 0 takes a free one). Raises Unreachable with one clear line."""
@@ -105,7 +119,16 @@ class Api:
     def start(self) -> None:
         """Answer requests, in a task of its own, until `close`."""
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+            self._app,
+            http=BoundedProtocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=HEAD_MAX,
+            timeout_graceful_shutdown=2,
         )
         self._server = _QuietServer(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket] if self._socket else None))
@@ -129,19 +152,56 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-def application(loops: Mapping[PoolName, PoolLoop], services: Services, token: str | None) -> FastAPI:
-    """The routes over these pools."""
+class Problem(BaseModel):
+    """Every answer that is none of 200."""
+
+    detail: str
+
+
+class _Alive(BaseModel):
+    alive: bool
+    stuck: list[str]
+
+
+class _Ready(BaseModel):
+    ready: bool
+    why: dict[str, str]
+
+
+def _problems(**why: str) -> dict[int | str, dict[str, Any]]:
+    """Answers for the description, `s404="no such pool"`."""
+    return {int(status[1:]): {"model": Problem, "description": text} for status, text in why.items()}
+
+
+_ANY = _problems(
+    s400="the request is no HTTP",
+    s401="no valid token",
+    s403="no token is configured",
+    s408="the body did not come in time",
+    s409="another installation is meant, or the pool's max does not allow it",
+    s413="the body is too large",
+    s421="the Host is not one of this daemon",
+    s500="an error of the daemon",
+)
+_POOL = _problems(s404="no such pool, replica or path", s422="a value is not allowed", s503="no ledger")
+
+
+def application(loops: Mapping[PoolName, PoolLoop], services: Services) -> FastAPI:
+    """The routes over these pools; who may ask is for the door to say."""
     app = FastAPI(
         title="autoscaler",
+        version=__version__,
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        redirect_slashes=False,
+        responses=_ANY,
         dependencies=[Depends(_meant(loops))],
     )
     _errors(app)
     _health(app, loops, services)
     _reading(app, loops, services)
-    _Directing(loops, services, token).routes(app)
+    _Directing(loops, services).routes(app)
     return app
 
 
@@ -169,9 +229,10 @@ def _errors(app: FastAPI) -> None:
         lines = [f"{'.'.join(str(part) for part in one['loc'][1:]) or 'body'}: {one['msg']}" for one in error.errors()]
         return JSONResponse({"detail": "; ".join(lines)}, status_code=422)
 
-    @app.exception_handler(PortFault)
-    async def on_fault(_: Request, error: PortFault) -> JSONResponse:
-        return JSONResponse({"detail": f"the ledger does not answer: {error}"}, status_code=503)
+    @app.exception_handler(Exception)
+    async def on_ours(_: Request, error: Exception) -> JSONResponse:
+        # Its traceback goes to the log, and only there.
+        return JSONResponse({"detail": f"an error of the daemon: {type(error).__name__}"}, status_code=500)
 
 
 def _health(app: FastAPI, loops: Mapping[PoolName, PoolLoop], services: Services) -> None:
@@ -184,17 +245,17 @@ def _health(app: FastAPI, loops: Mapping[PoolName, PoolLoop], services: Services
                 found.append(str(name))
         return found
 
-    @app.get("/healthz")
+    @app.get("/healthz", response_model=_Alive, responses={503: {"model": _Alive, "description": "a pool is stuck"}})
     async def healthz() -> JSONResponse:
         stuck = late()
         return JSONResponse({"alive": not stuck, "stuck": stuck}, status_code=503 if stuck else 200)
 
-    @app.get("/readyz")
+    @app.get("/readyz", response_model=_Ready, responses={503: {"model": _Ready, "description": "a pool is not"}})
     async def readyz() -> JSONResponse:
         why = {str(n): lp.status.trouble or "no tick yet" for n, lp in loops.items() if not lp.status.fine}
         return JSONResponse({"ready": not why, "why": why}, status_code=503 if why else 200)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(services.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -205,70 +266,63 @@ def _reading(app: FastAPI, loops: Mapping[PoolName, PoolLoop], services: Service
         now = services.clock.now()
         return _json([views.short(loop.status, now) for loop in loops.values()])
 
-    @app.get("/v1/pools/{name}")
-    async def pool(name: str) -> Response:
+    @app.get("/v1/pools/{name}", responses=_POOL)
+    async def pool(name: Name) -> Response:
         return _json(views.full(_loop(loops, name).status, services.clock.now()))
 
-    @app.get("/v1/pools/{name}/decisions")
-    async def decisions(name: str, limit: int = 50, since_s: float = 86400.0) -> Response:
+    @app.get("/v1/pools/{name}/decisions", responses=_POOL)
+    async def decisions(name: Name, limit: Limit = 50, since_s: Since = 86400.0) -> Response:
         loop = _loop(loops, name)
-        if not 1 <= limit <= 1000:
-            raise HTTPException(422, "limit: from 1 to 1000")
         since = Instant(services.clock.now() - since_s)
-        async with asyncio.timeout(LEDGER_DEADLINE):
-            found = await services.ledger.summaries(loop.parts.pool.name, since, limit)
+        asked = partial(services.ledger.summaries, loop.parts.pool.name, since, limit)
+        found = await guarded("ledger", asked, LEDGER_DEADLINE)
+        if isinstance(found, SourceFault):
+            raise HTTPException(503, f"the ledger does not answer: {found.fault.detail}")
         return _json([one._asdict() for one in found])
 
 
 class _Directing:
     """The writing routes: each changes one part of the pool's directives and wakes its loop."""
 
-    def __init__(self, loops: Mapping[PoolName, PoolLoop], services: Services, token: str | None) -> None:
+    def __init__(self, loops: Mapping[PoolName, PoolLoop], services: Services) -> None:
         self._loops = loops
         self._services = services
-        self._token = token
         self._lock = asyncio.Lock()  # read, change, write: one at a time
 
     def routes(self, app: FastAPI) -> None:
         """Add the routes to `app`."""
-        guard = [Depends(self._authorised)]
+        # For the description only: the door has looked at the token before a route sees the request.
+        token = [Security(HTTPBearer(auto_error=False, scheme_name="token"))]
+        post = partial(app.post, dependencies=token, responses=_POOL)
 
-        @app.post("/v1/pools/{name}/pause", dependencies=guard)
-        async def pause(name: str, body: PauseBody) -> Response:
+        @post("/v1/pools/{name}/pause")
+        async def pause(name: Name, body: PauseBody) -> Response:
             return await self._change(name, pause=Pause(body.direction))
 
-        @app.post("/v1/pools/{name}/resume", dependencies=guard)
-        async def resume(name: str) -> Response:
+        @post("/v1/pools/{name}/resume")
+        async def resume(name: Name) -> Response:
             return await self._change(name, pause=Pause.NONE)
 
-        @app.post("/v1/pools/{name}/at-least", dependencies=guard)
-        async def at_least(name: str, body: AtLeastBody) -> Response:
+        @post("/v1/pools/{name}/at-least")
+        async def at_least(name: Name, body: AtLeastBody) -> Response:
             most = _loop(self._loops, name).parts.pool.bounds.max
             if body.units > most:
-                raise HTTPException(422, f"units: {body.units} is more than the pool's max of {most}")
+                raise HTTPException(409, f"units: {body.units} is more than the pool's max of {most}")
             until = after(self._services.clock.now(), Duration(body.for_s))
             return await self._change(name, at_least=AtLeast(units=body.units, until=until) if body.units else None)
 
-        @app.post("/v1/pools/{name}/drain", dependencies=guard)
-        async def drain(name: str, body: ReplicaBody) -> Response:
+        @post("/v1/pools/{name}/drain")
+        async def drain(name: Name, body: ReplicaBody) -> Response:
             return await self._change(name, drain=self._known(name, body.replica))
 
-        @app.post("/v1/pools/{name}/replace", dependencies=guard)
-        async def replace(name: str, body: ReplicaBody) -> Response:
+        @post("/v1/pools/{name}/replace")
+        async def replace(name: Name, body: ReplicaBody) -> Response:
             return await self._change(name, replace=self._known(name, body.replica))
 
-        @app.post("/v1/pools/{name}/protect", dependencies=guard)
-        async def protect(name: str, body: ProtectBody) -> Response:
+        @post("/v1/pools/{name}/protect")
+        async def protect(name: Name, body: ProtectBody) -> Response:
             machine = self._machine(name, body.instance)
             return await self._change(name, **{"protect" if body.on else "unprotect": machine})
-
-    async def _authorised(self, request: Request) -> None:
-        if self._token is None:
-            raise HTTPException(403, "no token is configured for the admin API, so it changes nothing; set one")
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode(), self._token.encode())
-        if kind.lower() != "bearer" or not same:
-            raise HTTPException(401, "a valid bearer token is needed", {"WWW-Authenticate": "Bearer"})
 
     def _known(self, name: str, replica: str) -> ReplicaId:
         decision = _loop(self._loops, name).status.decision
