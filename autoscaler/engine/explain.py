@@ -82,6 +82,12 @@ TEMPLATES: Final[dict[str, str]] = {
     "veto_none": "none of {of} forbids scale-in",
     "no_opinion": "none of {of} has an opinion: {why}",
     "fixed": "fixed at {size}",
+    "scheduled": "{size} by the clock, since {start}",
+    "unscheduled": "{size} by the clock: no window is open",
+    "no_calendar": "the time of day is not known",
+    "request_rate": "{rate} requests/s over {window_s} s, {per_replica} a unit, need {wanted}",
+    "stable": "{inside} requests inside, {target} a unit, need {wanted}",
+    "panic": "{inside} requests inside {in_service} in service: panic, need {wanted}",
 }
 
 #: Short words for an action's kind.
