@@ -117,11 +117,15 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BalancerView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All members of one balancer binding at one instant."""
+    """All members of one balancer binding at one instant.
+
+    `foreign`: targets in the same place that somebody else put there: never touched, only reported.
+    """
 
     balancer: str
     members: tuple[Member, ...]
     as_of: Instant
+    foreign: tuple[Member, ...] = ()
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,6 +1,7 @@
 """What every balancer adapter must do, against the real balancer and real streams. One row in HARNESSES an adapter."""
 
 import asyncio
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -8,13 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import aiohttp
+import msgspec
 import pytest
 
 from autoscaler.domain.base import PoolName, ReplicaId
 from autoscaler.domain.replica import MemberState, Traffic
 from autoscaler.ports.balancer import Balancer
 from autoscaler.ports.build import Context
-from providers.balancer import envoy
+from providers.balancer import envoy, haproxy
 from tests.support.streaming import Seen, WallClock, ask, ask_many, backends, clients, free_ports
 
 pytestmark = pytest.mark.e2e
@@ -61,7 +63,27 @@ async def _envoy(folder: Path) -> AsyncGenerator[Running]:
         await envoy.stop(settings, str(folder), "main")
 
 
-HARNESSES: dict[str, Harness] = {"envoy": _envoy}
+@asynccontextmanager
+async def _haproxy(folder: Path) -> AsyncGenerator[Running]:
+    """An HAProxy that we start; tests/providers/balancer/haproxy has those that others run."""
+    (listen,) = free_ports(1)
+    settings = haproxy.Settings(embedded=True, listen=f"127.0.0.1:{listen}", strategy="round_robin")
+    with tempfile.TemporaryDirectory(prefix="hap-") as short:  # a UNIX socket's path is short
+        settings = msgspec.structs.replace(settings, socket=f"{short}/admin.sock")
+        context = Context(installation="t.1", state_dir=str(folder), clock=WallClock(), pool=PoolName("p"), name="main")
+
+        async def retried() -> int:
+            return (await haproxy.stats(settings, str(folder), "main")).retried
+
+        balancer = haproxy.build(settings, context)
+        try:
+            yield Running(balancer, f"http://127.0.0.1:{listen}", retried, lambda: haproxy.build(settings, context))
+        finally:
+            await balancer.aclose()
+            await haproxy.stop(settings, str(folder), "main")
+
+
+HARNESSES: dict[str, Harness] = {"envoy": _envoy, "haproxy": _haproxy}
 
 
 @pytest.fixture(params=HARNESSES)
