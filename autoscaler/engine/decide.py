@@ -39,9 +39,8 @@ def decide(
     ended = dict.fromkeys(joined.load_failures, "the machine ended before its model had loaded")
     launches.count_loads(book, pool, ended, joined.became_ready, observation.now)
     capacity = capacity_of(joined, book.requested_units(), book.withdrawn_units())
-    serving = sum(1 for one in joined.replicas if one.phase is Phase.IN_SERVICE)
     needed: frozenset[Signal] = frozenset().union(*(policy.signals() for policy in policies))
-    verdict = trust.judge(pool, observation, needed, serving, memory.blind_since)
+    verdict = trust.judge(pool, observation, needed, joined.serving, memory.blind_since)
     situation = Situation(
         now=observation.now, capacity=capacity, load=observation.load, trust=verdict, replicas=tuple(joined.replicas)
     )
@@ -171,7 +170,7 @@ def _alarms(draft: Draft, book: Launches) -> tuple[Reason, ...]:
     ]
     alarms += [
         Reason(code="no_traffic", facts={"replica": one.id})
-        for one in draft.joined.replicas
+        for one in draft.joined.restless
         if one.phase is Phase.IN_SERVICE
         and one.taking_traffic is Traffic.NO
         and elapsed(one.since, draft.now) > draft.pool.settle + draft.pool.pace.tick

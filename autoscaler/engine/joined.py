@@ -6,13 +6,20 @@ Invariant: each replica here has an intent; an intent without a replica is of a 
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import msgspec
 
 from autoscaler.domain.base import ReplicaId
 from autoscaler.domain.decision import Capacity, Reason
 from autoscaler.domain.lifecycle import HELD, ON_THE_WAY, Phase
+from autoscaler.domain.load import LoadSample
 from autoscaler.domain.memory import Intent
-from autoscaler.domain.replica import Member, Replica, Traffic
+from autoscaler.domain.replica import Member, ProbeRecord, Replica, Traffic
+
+#: Weight of one unit of capacity; 100 leaves room for fractions where a balancer wants whole numbers.
+UNIT_WEIGHT: Final = 100
 
 
 class Joined(msgspec.Struct, kw_only=True):
@@ -22,9 +29,13 @@ class Joined(msgspec.Struct, kw_only=True):
     machines that did. `strays`: balancer, member of replicas that we know to be gone. `visible`: computes seen.
     `unseen`: replicas whose zone or compute did not answer: nothing of them is ended. `looked`: replicas of which a
     look in their present boot is known. `ended`: LOST ones whose machine is stopped or missing.
+
+    `restless`: those of `replicas` that are not steady, in the same order: rules that concern none of the steady ones
+    look at these only. What is known of `fresh_passes`, `looked`, `boots` and `weights` is of restless ones.
     """
 
     replicas: list[Replica] = []
+    restless: list[Replica] = []
     intents: dict[ReplicaId, Intent] = {}
     alarms: list[Reason] = []
     load_failures: list[str] = []
@@ -40,6 +51,31 @@ class Joined(msgspec.Struct, kw_only=True):
     boots: dict[ReplicaId, str] = {}
     weights: dict[tuple[str, ReplicaId], int] = {}
 
+    def add(self, replica: Replica) -> None:
+        """File a replica that is not steady."""
+        self.replicas.append(replica)
+        self.restless.append(replica)
+
+    @property
+    def serving(self) -> int:
+        """How many replicas are in service."""
+        return len(self.replicas) - sum(one.phase is not Phase.IN_SERVICE for one in self.restless)
+
+
+def weight_of(units: float) -> int:
+    """A replica's share of traffic, by its share of capacity."""
+    return max(1, round(units * UNIT_WEIGHT))
+
+
+def running_of(rid: ReplicaId, record: ProbeRecord | None, load: LoadSample | None) -> tuple[int | None, int | None]:
+    """Requests running and waiting inside, as the probe saw it, else as telemetry says."""
+    running = record.last.running if record is not None else None
+    waiting = record.last.waiting if record is not None else None
+    told = load.replicas.get(rid) if load is not None and running is None else None
+    if told is not None and told.running is not None:
+        return int(told.running), int(told.waiting or 0)
+    return running, waiting
+
 
 def capacity_of(joined: Joined, requested: float, withdrawn: float) -> Capacity:
     """Units by what they are good for.
@@ -48,13 +84,12 @@ def capacity_of(joined: Joined, requested: float, withdrawn: float) -> Capacity:
     may still come until the compute has said otherwise.
     """
     sums = dict.fromkeys(Phase, 0.0)
-    taking = leaving = 0.0
+    taking = 0.0
     for replica in joined.replicas:
-        if joined.intents[replica.id].replace and replica.phase in HELD:
-            leaving += replica.units
         sums[replica.phase] += replica.units
         if replica.phase is Phase.IN_SERVICE and replica.taking_traffic is Traffic.YES:
             taking += replica.units
+    leaving = math.fsum(one.units for one in joined.restless if one.phase in HELD and joined.intents[one.id].replace)
     on_the_way = sum(sums[phase] for phase in ON_THE_WAY) + requested
     living = sum(units for phase, units in sums.items() if phase not in (Phase.GONE, Phase.STANDBY))
     return Capacity(
@@ -68,6 +103,6 @@ def resting(joined: Joined) -> float:
     intents = joined.intents
     return sum(
         one.units
-        for one in joined.replicas
+        for one in joined.restless
         if one.phase is Phase.LOST and one.id not in joined.ended and intents[one.id].phase is Phase.LOST
     )

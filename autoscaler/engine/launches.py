@@ -7,6 +7,7 @@ Invariant: a launch that is not closed is sent again with the same token and nev
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -71,13 +72,12 @@ def settle(pool: Pool, memory: Memory, observation: Observation) -> Launches:
         breakers=dict(memory.breakers),
         throttled_until=memory.throttled_until,
     )
-    shown: dict[Token, int] = {}
-    for view in observation.computes.values():
-        for instance in view.instances:
-            shown[instance.token] = shown.get(instance.token, 0) + 1
+    shown: Counter[Token] = Counter()
+    if memory.launches:  # nobody else asks
+        shown.update(one.token for view in observation.computes.values() for one in view.instances)
     outcomes = {outcome.action.key: outcome for outcome in observation.outcomes}
     for launch in memory.launches:
-        _settle_one(book, pool, observation, launch, shown.get(launch.token, 0), outcomes)
+        _settle_one(book, pool, observation, launch, shown[launch.token], outcomes)
     # What was not accepted yet at a place that is now known to have nothing is asked for elsewhere.
     book.open = [
         replace(one, withdrawn=True) if not one.accepted and book.marked(one.placement) else one for one in book.open

@@ -15,31 +15,32 @@ from autoscaler.domain.replica import Member
 
 
 class Members:
-    """All members of all balancers, by our id and by endpoint."""
+    """All members of all balancers, by our id where the balancer stores it, else by endpoint."""
 
     def __init__(self, observation: Observation) -> None:
-        self._by_id: dict[ReplicaId, dict[str, Member]] = {}
+        self._by_id: dict[str, dict[ReplicaId, Member]] = {}
         self._by_endpoint: dict[str, dict[str, Member]] = {}
-        self._claimed: set[str] | None = None
         for name in sorted(observation.balancers):
-            for member in observation.balancers[name].members:
-                if member.replica is not None:
-                    self._by_id.setdefault(member.replica, {})[name] = member
-                else:
-                    self._by_endpoint.setdefault(member.endpoint, {})[name] = member
+            members = observation.balancers[name].members
+            self._by_id[name] = {one.replica: one for one in members if one.replica is not None}
+            if len(self._by_id[name]) < len(members):
+                self._by_endpoint[name] = {one.endpoint: one for one in members if one.replica is None}
+        self._claimed: set[str] | None = None
 
     def of(self, rid: ReplicaId, host: str | None, port: int) -> dict[str, Member]:
         """A replica's member by balancer name."""
-        by_id = self._by_id.get(rid, {})
-        by_endpoint = self._by_endpoint.get(f"{host}:{port}") if host and self._by_endpoint else None
-        return {**by_endpoint, **by_id} if by_endpoint else by_id
+        by_id = {name: members[rid] for name, members in self._by_id.items() if rid in members}
+        if not host or not self._by_endpoint:
+            return by_id
+        address = f"{host}:{port}"
+        return {name: found[address] for name, found in self._by_endpoint.items() if address in found} | by_id
 
     def left_over(self, rid: ReplicaId, host: str | None, intents: dict[ReplicaId, Intent]) -> dict[str, Member]:
         """Members of a replica that is gone. An endpoint that a living replica has taken over is that one's."""
         address = f"{host}:{rid.rpartition(':')[2]}"
-        found = dict(self._by_id.get(rid, {}))
-        if host and address in self._by_endpoint and address not in self._living(intents):
-            found.update(self._by_endpoint[address])
+        found = {name: members[rid] for name, members in self._by_id.items() if rid in members}
+        if host and self._by_endpoint and address not in self._living(intents):
+            found |= {name: members[address] for name, members in self._by_endpoint.items() if address in members}
         return found
 
     def _living(self, intents: dict[ReplicaId, Intent]) -> set[str]:
@@ -61,7 +62,7 @@ class Members:
         complete = settled and not any(view.unreachable_zones for view in observation.computes.values())
         gone = {rid: one.host for rid, one in intents.items() if one.phase is Phase.GONE}
         if complete:
-            gone.update(dict.fromkeys(self._by_id.keys() - intents.keys()))
+            gone.update((rid, None) for members in self._by_id.values() for rid in members.keys() - intents.keys())
         return [
             (name, member, rid)
             for rid in sorted(gone)

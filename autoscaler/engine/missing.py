@@ -25,6 +25,8 @@ def settle(
     joined: Joined, pool: Pool, observation: Observation, intents: dict[ReplicaId, Intent], found: Members
 ) -> None:
     """File each remembered replica that no look showed; `found`: the members of all balancers."""
+    if not intents:
+        return
     shown = {one.id for view in observation.computes.values() for one in view.instances}
     for rid in sorted(intents):
         intent = intents[rid]
@@ -32,7 +34,7 @@ def settle(
             joined.unseen.add(rid)
             joined.intents[rid] = intent
             if intent.phase is not Phase.GONE:
-                joined.replicas.append(_remembered(rid, intent, pool.offer(intent.offer)))
+                joined.add(_remembered(rid, intent, pool.offer(intent.offer)))
         elif instance_of(rid) in shown:
             continue  # the machine lives and has other ports now
         elif intent.phase is Phase.GONE:
@@ -75,7 +77,7 @@ def _not_shown(
     joined.ended.add(rid)
     replica = _remembered(rid, lost, pool.offer(before.offer))
     members = sorted(found.of(rid, before.host, replica.port).items())
-    joined.replicas.append(
+    joined.add(
         replace(
             replica,
             admitted_in=tuple(name for name, one in members if one.state is MemberState.ADMITTED),

@@ -12,18 +12,16 @@ from typing import Final
 
 import msgspec
 
-from autoscaler.domain.base import InstanceId, Instant, ReplicaId, after, elapsed
+from autoscaler.domain.base import InstanceId, Instant, ReplicaId, after, elapsed, instance_of
 from autoscaler.domain.decision import Action, Admit, Drain, Evict, Observation, Reason, Reweigh, Terminate
 from autoscaler.domain.lifecycle import Phase
 from autoscaler.domain.memory import DrainWhy, Intent, Memory
 from autoscaler.domain.pool import BalancerTraits, Pool
 from autoscaler.domain.replica import Endpoint, Replica
-from autoscaler.engine.joined import Joined
+from autoscaler.engine.joined import Joined, weight_of
 
 replace = msgspec.structs.replace
 
-#: Weight of one unit of capacity; 100 leaves room for fractions where a balancer wants whole numbers.
-UNIT_WEIGHT: Final = 100
 #: While too many are unhealthy, at most one is replaced in this many ticks (law 12).
 PACED_TICKS: Final = 4
 
@@ -41,13 +39,18 @@ class Draft(msgspec.Struct, kw_only=True):
     last_out_at: Instant | None = None
     paced_at: Instant | None = None
     cut: int = 0
-    machines: list[list[Replica]] = []
+    changed: set[ReplicaId] = set()
 
-    def __post_init__(self) -> None:
-        by_instance: dict[InstanceId, list[Replica]] = {}
-        for replica in self.joined.replicas:
-            by_instance.setdefault(replica.instance, []).append(replica)
-        self.machines = [group for _, group in sorted(by_instance.items())]
+    def machines(self) -> list[list[Replica]]:
+        """The replicas of each machine, by instance id."""
+        return _by_machine(self.joined.replicas)
+
+    def restless(self) -> list[list[Replica]]:
+        """The replicas of each machine of which one is not steady or was changed by this plan, by instance id."""
+        machines = {one.instance for one in self.joined.restless} | {instance_of(one) for one in self.changed}
+        if not machines:
+            return []
+        return _by_machine([one for one in self.joined.replicas if one.instance in machines])
 
     @property
     def now(self) -> Instant:
@@ -61,24 +64,32 @@ class Draft(msgspec.Struct, kw_only=True):
     def update(self, rid: ReplicaId, intent: Intent) -> None:
         """Set the next intent of a replica."""
         self.joined.intents[rid] = intent
+        self.changed.add(rid)
 
     def sees(self, replica: Replica) -> bool:
         """Whether the compute and zone of this replica were seen in this tick; nothing of an unseen one is ended."""
         return replica.id not in self.joined.unseen
 
 
+def _by_machine(replicas: list[Replica]) -> list[list[Replica]]:
+    by_instance: dict[InstanceId, list[Replica]] = {}
+    for replica in replicas:
+        by_instance.setdefault(replica.instance, []).append(replica)
+    return [group for _, group in sorted(by_instance.items())]
+
+
 def endpoint_of(replica: Replica) -> Endpoint:
     """Where a replica listens, with its weight."""
-    weight = max(1, round(replica.units * UNIT_WEIGHT))
     return Endpoint(
-        replica=replica.id, instance=replica.instance, host=replica.host or "", port=replica.port, weight=weight
-    )
+        replica=replica.id, instance=replica.instance, host=replica.host or "", port=replica.port,
+        weight=weight_of(replica.units),
+    )  # fmt: skip
 
 
 def keep_members(draft: Draft) -> None:
     """Put the balancers in step with the phases: admit the ready, take out the failed, settle disagreements."""
-    for replica in draft.joined.replicas:
-        seen = [one for one in draft.pool.balancers if one.name in draft.observation.balancers]
+    seen = [one for one in draft.pool.balancers if one.name in draft.observation.balancers]
+    for replica in draft.joined.restless:
         if replica.phase in (Phase.READY, Phase.IN_SERVICE):
             _admit(draft, replica, seen)
         elif replica.phase not in (Phase.REQUESTED, Phase.STANDBY):
@@ -108,9 +119,8 @@ def _admit(draft: Draft, replica: Replica, balancers: list[BalancerTraits]) -> N
 
 def unhealthy_share(joined: Joined) -> str:
     """Why health forbids ending anything that serves: more than max(1, a third) are failing at once (law 12)."""
-    lost = [one for one in joined.replicas if one.phase is Phase.LOST or _drains_as_lost(joined, one)]
-    serving = sum(1 for one in joined.replicas if one.phase is Phase.IN_SERVICE)
-    total = len(lost) + serving
+    lost = [one for one in joined.restless if one.phase is Phase.LOST or _drains_as_lost(joined, one)]
+    total = len(lost) + joined.serving
     if len(lost) > max(1.0, total / 3):
         return f"{len(lost)} of {total} replicas are unhealthy at once"
     return ""
@@ -129,7 +139,7 @@ def replace_lost(draft: Draft, unhealthy: str) -> None:
     pace = draft.pool.pace
     overdue = [
         one
-        for one in draft.joined.replicas
+        for one in draft.joined.restless
         if one.phase is Phase.LOST
         and draft.sees(one)
         and elapsed(one.since, draft.now) >= pace.replace_after
@@ -159,7 +169,7 @@ def end_failed_loads(draft: Draft) -> dict[str, str]:
     """
     failed: dict[str, str] = {}
     deadline = after(draft.now, draft.pool.drain.lost_deadline)
-    for machine in draft.machines:
+    for machine in draft.restless():
         stuck = [one for one in machine if _gives_up(draft, one)]
         if not stuck or machine[0].protected or not draft.sees(machine[0]):
             continue
@@ -270,7 +280,8 @@ def terminate(draft: Draft, machine: list[Replica], why: str) -> None:
 def machines_in(draft: Draft, phases: tuple[Phase, ...]) -> list[list[Replica]]:
     """Machines all of whose replicas are in `phases` by the intents of this very plan, by instance id."""
     intents = draft.joined.intents
-    return [group for group in draft.machines if all(intents[one.id].phase in phases for one in group)]
+    machines = draft.machines() if Phase.IN_SERVICE in phases else draft.restless()
+    return [group for group in machines if all(intents[one.id].phase in phases for one in group)]
 
 
 def begin_drain(draft: Draft, replica: Replica, why: DrainWhy) -> None:

@@ -8,6 +8,7 @@ Invariant: what a source could not show keeps its last known phase; only a compl
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -29,13 +30,15 @@ from autoscaler.domain.replica import (
     Traffic,
 )
 from autoscaler.engine import missing
-from autoscaler.engine.joined import Joined
+from autoscaler.engine.joined import Joined, running_of
 from autoscaler.engine.membership import Members
+from autoscaler.engine.steady import Seat, Steady
 
 replace = msgspec.structs.replace
 
 #: A notice that names no instant is taken as the shortest that clouds give (spot: two minutes).
 NOTICE_SHORTEST: Final = Duration(120.0)
+_BY_ID: Final = attrgetter("id")
 #: Drains of replicas that failed: nothing else that happens to them makes them healthy.
 _GIVEN_UP: Final = ("lost", "never_ready")
 
@@ -48,22 +51,31 @@ def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
     names = tuple(traits.name for traits in pool.balancers)
     members = Members(observation)
     notices = _earliest([notice for view in observation.computes.values() for notice in view.notices])
-    seen: set[ReplicaId] = set()
     broken = _half_broken(memory)
+    steady = Steady(pool, observation, notices.keys() | broken)
+    seen: set[ReplicaId] = set()
     for name in sorted(observation.computes):
-        for instance in sorted(observation.computes[name].instances, key=lambda one: one.id):
+        for instance in sorted(observation.computes[name].instances, key=_BY_ID):
             offer = offers.get(instance.offer)
-            for rid, port, units in _replicas_of(instance, offer):
+            for seat in _seats(instance, offer):
+                rid = seat.rid
                 seen.add(rid)
                 before = _known(memory, rid, instance)
-                found = members.of(rid, instance.address, port)
+                found = members.of(rid, instance.address, seat.port)
                 record = _record_of(observation, rid, instance)
+                passed = _passed(pool, record)
+                if passed and record is not None and before is not None:
+                    replica = steady.replica(seat, instance, before, record, found)
+                    if replica is not None:
+                        joined.replicas.append(replica)
+                        joined.intents[rid] = before
+                        continue
                 look = _Look(
-                    pool, observation, instance, offer, found, memory.epoch, names, joined.balancers_blind,
-                    record, _passed(pool, record), instance.id in broken,
+                    pool, observation, instance, seat, found, memory.epoch, names, joined.balancers_blind,
+                    record, passed, instance.id in broken,
                 )  # fmt: skip
-                intent = _next_intent(look, rid, before, units, notices.get(instance.id))
-                _keep(joined, look, rid, port, before, intent)
+                intent = _next_intent(look, before, notices.get(instance.id))
+                _keep(joined, look, before, intent)
     missing.settle(
         joined, pool, observation, {rid: memory.intents[rid] for rid in memory.intents.keys() - seen}, members
     )
@@ -81,7 +93,7 @@ class _Look(msgspec.Struct):
     pool: Pool
     observation: Observation
     instance: Instance
-    offer: Offer | None
+    seat: Seat
     members: dict[str, Member]
     epoch: str
     balancers: tuple[str, ...]
@@ -125,16 +137,17 @@ def _ours(epoch: str, instance: Instance) -> bool:
     return bool(epoch) and instance.token.startswith(f"{epoch}-")
 
 
-def _replicas_of(instance: Instance, offer: Offer | None) -> Iterable[tuple[ReplicaId, int, float]]:
+def _seats(instance: Instance, offer: Offer | None) -> Iterable[Seat]:
     """The replicas on a machine with their share of its units; a machine with no port known yet is one replica."""
     ports = instance.ports or (offer.ports if offer else ()) or (0,)
     units = (offer.capacity if offer else 1) / len(ports)
-    return [(replica_id(instance.id, port), port, units) for port in sorted(ports)]
+    price = offer.usd_per_h if offer else 0.0
+    return [Seat(replica_id(instance.id, port), port, units, price) for port in sorted(ports)]
 
 
-def _next_intent(look: _Look, rid: ReplicaId, before: Intent | None, units: float, notice: Notice | None) -> Intent:
+def _next_intent(look: _Look, before: Intent | None, notice: Notice | None) -> Intent:
     """What we mean with this replica now, its phase included."""
-    now = look.observation.now
+    now, rid, units = look.observation.now, look.seat.rid, look.seat.units
     instance, record = look.instance, look.record
     boot = record.boot if record is not None else instance.boot
     intent = before or Intent(
@@ -297,8 +310,9 @@ def _inside(look: _Look, intent: Intent, phase: Phase) -> int:
     return max(told, default=intent.inside)
 
 
-def _keep(joined: Joined, look: _Look, rid: ReplicaId, port: int, before: Intent | None, intent: Intent) -> None:
+def _keep(joined: Joined, look: _Look, before: Intent | None, intent: Intent) -> None:
     """Check the move, file the replica, and note what the breaker and the planner need."""
+    rid = look.seat.rid
     was = before.phase if before is not None else Phase.REQUESTED
     if not allowed(was, intent.phase):
         raise InvariantBroken(f"{rid}: {was} to {intent.phase} is not in the transition table")
@@ -316,7 +330,7 @@ def _keep(joined: Joined, look: _Look, rid: ReplicaId, port: int, before: Intent
     for name, member in look.members.items():
         if member.weight is not None:
             joined.weights[name, rid] = member.weight
-    joined.replicas.append(_replica(look, rid, port, intent, record))
+    joined.add(_replica(look, intent, record))
 
 
 def _note_load_result(joined: Joined, before: Intent | None, intent: Intent) -> None:
@@ -326,24 +340,20 @@ def _note_load_result(joined: Joined, before: Intent | None, intent: Intent) -> 
         joined.load_failures.append(intent.offer)
 
 
-def _replica(look: _Look, rid: ReplicaId, port: int, intent: Intent, record: ProbeRecord | None) -> Replica:
-    instance, members = look.instance, look.members
+def _replica(look: _Look, intent: Intent, record: ProbeRecord | None) -> Replica:
+    instance, members, seat = look.instance, look.members, look.seat
     names = sorted(members) if len(members) > 1 else list(members)
     admitted = tuple(name for name in names if members[name].state is MemberState.ADMITTED)
-    load = look.observation.load.replicas.get(rid) if look.observation.load is not None else None
-    running = record.last.running if record is not None else None
-    waiting = record.last.waiting if record is not None else None
-    if running is None and load is not None and load.running is not None:
-        running, waiting = int(load.running), int(load.waiting or 0)
+    running, waiting = running_of(seat.rid, record, look.observation.load)
     return Replica(
-        id=rid, instance=instance.id, phase=intent.phase, since=intent.since, offer=intent.offer, zone=instance.zone,
-        units=intent.units, host=instance.address, port=port, launched_at=intent.launched_at,
+        id=seat.rid, instance=instance.id, phase=intent.phase, since=intent.since, offer=intent.offer,
+        zone=instance.zone, units=intent.units, host=instance.address, port=seat.port, launched_at=intent.launched_at,
         taking_traffic=_traffic(look.pool, [members[name] for name in admitted]), admitted_in=admitted,
         draining_in=tuple(name for name in names if members[name].state is MemberState.DRAINING),
         missing_in=tuple(name for name in look.balancers if name not in members),
         running=running, waiting=waiting,
         protected=instance.protected or instance.id in look.observation.directives.protect,
-        usd_per_h=look.offer.usd_per_h if look.offer else 0.0,
+        usd_per_h=seat.usd_per_h,
         detail=record.last.detail if record is not None else instance.detail,
     )  # fmt: skip
 

@@ -137,6 +137,8 @@ def replace_marked(draft: Draft, target: int, room: float, held_back: str) -> No
     A half-broken machine does not wait for them where max leaves no room for its successor: `room`, in units.
     `held_back`: why nothing that serves may be ended now (law 12, or a source that is blind); empty when it may.
     """
+    if not any(draft.intent(one.id).replace for one in draft.joined.restless):
+        return
     marked = [one for one in _candidates(draft, Phase.DRAINING) if any(draft.intent(each.id).replace for each in one)]
     if not marked:
         return
