@@ -24,7 +24,8 @@ from autoscaler.domain.pool import Bounds, Offer, Placement, Pool
 from autoscaler.domain.replica import InstanceState, LaunchStatus
 from autoscaler.ports.build import Context
 from autoscaler.ports.compute import Compute
-from providers.compute import local_process
+from providers.compute import local_process, static_hosts
+from tests.support.own_hosts import end_hosts, host_settings
 from tests.support.streaming import WallClock
 
 pytestmark = pytest.mark.e2e
@@ -94,7 +95,30 @@ def end_all(folder: Path) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-HARNESSES: dict[str, Harness] = {"local_process": _local_process}
+@asynccontextmanager
+async def _static_hosts(folder: Path) -> AsyncGenerator[World]:
+    installation = uuid.uuid4().hex
+    settings = host_settings(folder)
+
+    def build() -> Compute:
+        return static_hosts.build(settings, Context(installation=installation, state_dir=str(folder), clock=CLOCK))
+
+    compute = build()
+    try:
+        yield World(
+            compute,
+            build,
+            msgspec.json.encode(settings).decode(),
+            msgspec.json.encode(msgspec.structs.replace(settings, start=("no-such-program", "{name}"))).decode(),
+            gone_within_s=5.0,
+            installation=installation,
+        )
+    finally:
+        await compute.aclose()
+        end_hosts(folder)
+
+
+HARNESSES: dict[str, Harness] = {"local_process": _local_process, "static_hosts": _static_hosts}
 
 
 @pytest.fixture(params=HARNESSES)
