@@ -120,7 +120,7 @@ def _admin(section: AdminSection, token: str | None, base: Path) -> tuple[Admin 
         mistakes.append("admin.token_file: has no effect, AUTOSCALER_ADMIN_TOKEN is set; allowed: one of the two")
     elif section.token_file is not None:
         try:
-            token = read_text(base / section.token_file, "a file with the token", 4096).strip()
+            token = read_text(base / section.token_file, "a file with the token", 4096, secret=True).strip()
         except ConfigError as error:
             mistakes += [f"admin.token_file: {mistake}" for mistake in error.mistakes]
     if token is not None and not _TOKEN.fullmatch(token):

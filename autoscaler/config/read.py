@@ -1,6 +1,6 @@
 """One YAML file, read with suspicion: a mapping of bounded size, or one clear line.
 
-Does: refuse what is no regular file, too large, binary, writable by others, or ambiguous YAML.
+Does: refuse what is no regular file, too large, binary, not to be trusted, or ambiguous YAML.
 Does not: know any setting. Invariant: whatever the bytes, the answer is a mapping or a ConfigError, in bounded time.
 """
 
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from autoscaler.config.trusted import mistake_in
 from autoscaler.domain.faults import ConfigError
 
 #: A thousand pools fit in a fraction of this, bytes.
@@ -20,6 +22,7 @@ SIZE_MAX: Final = 2 * 1024 * 1024
 #: Values in the file, counted with aliases unfolded.
 NODES_MAX: Final = 200_000
 DEPTH_MAX: Final = 40
+_NUMBER_LONGEST: Final = 100
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -39,16 +42,32 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
         if name and key.tag != "tag:yaml.org,2002:merge":
             seen.add(name)
     loader.flatten_mapping(node)
+    if len(node.value) > NODES_MAX:  # a merge key of merge keys multiplies in some versions of PyYAML
+        raise yaml.constructor.ConstructorError(None, None, "merge keys that unfold to too much", node.start_mark)
     return dict(loader.construct_pairs(node, deep=True))
 
 
+def _short(construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Numbers and dates of a sane length: one in base 60, `1:1:1...`, takes time with the square of its length."""
+
+    def constructed(loader: Any, node: Any) -> Any:
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > _NUMBER_LONGEST:
+            raise yaml.constructor.ConstructorError(None, None, "a number or date that is too long", node.start_mark)
+        return construct(loader, node)
+
+    return constructed
+
+
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+for _tag in ("int", "float", "timestamp"):
+    _uri = f"tag:yaml.org,2002:{_tag}"
+    _Loader.add_constructor(_uri, _short(yaml.SafeLoader.yaml_constructors[_uri]))
 
 
-def read_text(path: Path, what: str, size_max: int = SIZE_MAX) -> str:
-    """The text of a small regular file that only its owner and group can write; raises ConfigError."""
+def read_text(path: Path, what: str, size_max: int = SIZE_MAX, *, secret: bool = False) -> str:
+    """The text of a small regular file that nobody else could have written, or read if `secret`; raises ConfigError."""
     try:
-        content = _content(path, what, size_max + 1)
+        content = _content(path, what, size_max + 1, secret=secret)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError([f"{path}: cannot be read: {reason}; allowed: the path of {what}"]) from None
@@ -63,14 +82,14 @@ def read_text(path: Path, what: str, size_max: int = SIZE_MAX) -> str:
     return text
 
 
-def _content(path: Path, what: str, most: int) -> bytes:
+def _content(path: Path, what: str, most: int, *, secret: bool) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block us
     try:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode):
             raise ConfigError([f"{path}: is no regular file; allowed: the path of {what}"])
-        if seen.st_mode & stat.S_IWOTH:
-            raise ConfigError([f"{path}: everyone may write to it; allowed: chmod o-w"])
+        if mistake := mistake_in(path, seen, secret=secret):
+            raise ConfigError([f"{path}: {mistake}"])
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(most)
     finally:

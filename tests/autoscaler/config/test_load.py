@@ -259,6 +259,10 @@ def test_a_mounted_token(
     file = tmp_path / "token"
     config = {**a_config(), "admin": {"token_file": "token", "listen": "0.0.0.0:9095"}}
     file.write_text(f"{PLANTED}\n")
+    file.chmod(0o644)
+    (line,) = mistakes_of(config)
+    assert line.startswith(f"admin.token_file: {file}: everyone may read the secret in it")
+    file.chmod(0o600)
     token = load_text(config).admin.token
     assert token is not None
     assert token.reveal() == PLANTED
