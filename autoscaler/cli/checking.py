@@ -15,6 +15,7 @@ from autoscaler import wiring
 from autoscaler.cli.admin import Daemon
 from autoscaler.config.lint import Finding, Severity, lint
 from autoscaler.domain.faults import PortFault, Refused, Unreachable
+from autoscaler.ports.telemetry import Diagnosing
 from autoscaler.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ async def _check(config: Config, findings: list[Finding], *, online: bool) -> Re
             findings += _offers(settings.path, parts)
         reached: list[Reached] = []
         if online:
-            reached = list(await asyncio.gather(*_calls(config, wired)))
+            reached = list(await asyncio.gather(*_calls(config, wired, findings)))
     finally:
         await wiring.close(wired)
     return Result(config.source, findings, reached)
@@ -109,7 +110,8 @@ def _offers(path: str, parts: PoolParts) -> list[Finding]:
     ]
 
 
-def _calls(config: Config, wired: wiring.Wired) -> list[Awaitable[Reached]]:
+def _calls(config: Config, wired: wiring.Wired, findings: list[Finding]) -> list[Awaitable[Reached]]:
+    """Everything that is to be reached; what one of them finds lacking is added to `findings`."""
     calls: list[Awaitable[Reached]] = [_ledger(config, wired), asyncio.to_thread(_admin, config)]
     for settings, parts in zip(config.pools, wired.pools, strict=True):
         name = parts.pool.name
@@ -117,7 +119,7 @@ def _calls(config: Config, wired: wiring.Wired) -> list[Awaitable[Reached]]:
         calls += [_compute(parts, key) for key in parts.computes]
         calls += [_balancer(parts, key, ours=key in embedded) for key in parts.balancers]
         if parts.signals:
-            calls.append(_telemetry(parts, f"{name} telemetry"))
+            calls.append(_telemetry(parts, f"{name} telemetry", f"{settings.path}.telemetry", findings))
     return calls
 
 
@@ -155,8 +157,15 @@ async def _balancer(parts: PoolParts, key: str, *, ours: bool) -> Reached:
     return await _tried(f"{parts.pool.name} balancer {key}", look())
 
 
-async def _telemetry(parts: PoolParts, what: str) -> Reached:
+async def _telemetry(parts: PoolParts, what: str, path: str, findings: list[Finding]) -> Reached:
     async def look() -> str:
+        telemetry = parts.telemetry
+        if isinstance(telemetry, Diagnosing):  # it can say more than that there is no replica to read yet
+            lacks = await telemetry.lacks(parts.signals)
+            findings.extend(
+                Finding(severity=Severity.WARNING, path=path, what=one.what, mend=one.mend) for one in lacks
+            )
+            return f"answers; has {len(parts.signals)} signals" if not lacks else f"answers; {len(lacks)} things lack"
         sample = await parts.telemetry.sample(parts.signals, ())
         states = sorted(f"{signal} {reading.state}" for signal, reading in sample.readings.items())
         return f"answers; {', '.join(states) or 'no replica to read yet'}"

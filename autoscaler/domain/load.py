@@ -85,13 +85,17 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LoadSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All readings of a pool at one instant; a signal that is missing here was not asked for."""
+    """All readings of a pool at one instant; a signal that is missing here was not asked for.
+
+    `partial`: the source's own word that this may not be all (a store of which a part did not answer); empty: it is.
+    """
 
     at: Instant
     readings: dict[Signal, Reading] = {}
     replicas: dict[ReplicaId, ReplicaLoad] = {}
     idleness: Idleness = Idleness()
     detail: str = ""
+    partial: str = ""
 
 
 class Trust(StrEnum):

@@ -117,6 +117,8 @@ def _partial(
         worst = min(thin, key=lambda one: (one.covered / max(one.expected, serving), one.signal.value))
         why = f"{worst.signal.value} covers {worst.covered} of {max(worst.expected, serving)} replicas"
         return TrustVerdict(level=Trust.UP_ONLY, why=why, usable=usable)
+    if sample.partial:
+        return TrustVerdict(level=Trust.UP_ONLY, why=f"the answer may be partial: {sample.partial}", usable=usable)
     return TrustVerdict(level=Trust.TRUST, why="all signals read, fresh and complete", usable=usable)
 
 

@@ -7,7 +7,7 @@ Invariant: absence is a value, never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from autoscaler.domain.load import LoadSample, Signal
 from autoscaler.domain.replica import Endpoint
@@ -25,4 +25,20 @@ class Telemetry(Protocol):
 
     async def aclose(self) -> None:
         """Release sockets."""
+        ...
+
+
+class Lack(NamedTuple):
+    """One thing that a source does not have, and how to mend it; each a part of a sentence."""
+
+    what: str
+    mend: str
+
+
+@runtime_checkable
+class Diagnosing(Protocol):
+    """A telemetry that can say, with no replica in service yet, what its source lacks."""
+
+    async def lacks(self, signals: frozenset[Signal]) -> list[Lack]:
+        """What these signals need and the source does not have; raises Unreachable."""
         ...

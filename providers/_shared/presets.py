@@ -165,6 +165,22 @@ _PRESETS: Final = (
         arrivals=("ts_inference_requests",),
     ),
     Preset(
+        name="nim",  # 1.x, at second hand and not run here; 2.x has vLLM's names: preset vllm with path /v1/metrics
+        live="/v1/health/ready",
+        loaded=LoadedCheck.MODELS,
+        generation=Generation.COMPLETIONS,
+        metrics_path="/v1/metrics",
+        running=("num_requests_running",),
+        waiting=("num_requests_waiting",),
+        kv_cache=(Scaled("gpu_cache_usage_perc"),),
+        ttft=("time_to_first_token_seconds",),
+        e2e=("e2e_request_latency_seconds",),
+        tokens=("generation_tokens",),
+        prompt_tokens=("prompt_tokens",),
+        progress=("generation_tokens",),
+        completions=("request_success",),
+    ),
+    Preset(
         name="openai",
         live="/v1/models",
         loaded=LoadedCheck.MODELS,
