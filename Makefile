@@ -33,7 +33,7 @@ demo: $(DEMO_READY) ## one machine, a real balancer, recorded traffic: watch a p
 	@$(DEMO_VENV)/bin/autoscaler demo $(ARGS)
 
 .PHONY: test
-test: debian install check unit ## all set-up, all checks, all tests: what CI runs (ARGS='-k envoy')
+test: debian install models check unit ## all set-up, all checks, all tests: what CI runs (ARGS='-k envoy')
 
 .PHONY: check
 check: install ## format, lint, types, import rules, spelling
@@ -60,12 +60,19 @@ format: install ## rewrite what ruff can rewrite
 debian: ## install the Debian packages of .ci/apt-packages that are missing (needs root; elsewhere does nothing)
 	@PYTHON="$(PYTHON)" sh .ci/debian
 
+.PHONY: models
+models: ## the model servers that tests/integration starts: llama.cpp, Triton, TorchServe (Linux on x86-64)
+	@PYTHON="$(PYTHON)" sh .ci/models
+
 .PHONY: lock
-LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --group build --universal --python-version 3.11 --generate-hashes \
-	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --extra local
-lock: install ## remake both locks from pyproject.toml (UPGRADE=--upgrade takes what is new)
-	$(LOCK) $(UPGRADE) -o requirements.lock
-	$(LOCK) $(UPGRADE) --extra dev --extra lab --extra aws -c requirements.lock -o requirements-dev.lock
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links $(UPGRADE)
+LOCK = $(COMPILE) pyproject.toml --group build --extra local
+MODEL_LOCKS := $(patsubst %.in,%.lock,$(wildcard tests/integration/models/*.in))
+lock: install ## remake all locks, ours from pyproject.toml (UPGRADE=--upgrade takes what is new)
+	$(LOCK) -o requirements.lock
+	$(LOCK) --extra dev --extra lab --extra aws -c requirements.lock -o requirements-dev.lock
+	for lock in $(MODEL_LOCKS); do $(COMPILE) --no-deps $${lock%.lock}.in -o $$lock || exit 1; done
 
 # $(1) venv, $(2) lock. A venv of another lock is not mended but made anew: nothing of the old one stays behind.
 define locked
