@@ -47,11 +47,18 @@ def serve(path: Path, checkpoint: Checkpoint | None = None) -> None:
 
 
 def make_state_dir(config: Config) -> None:
-    """Make the state folder; raises ConfigError when that cannot be."""
+    """Make the state folder, for this user only; raises ConfigError when it cannot be made or others can write to it.
+
+    Its mode is left alone when it was there: whoever made it (systemd, an image) may have had a reason.
+    """
+    from autoscaler.config.trusted import mistake_in
     from autoscaler.domain.faults import ConfigError
 
+    folder = Path(config.state_dir)
     try:
-        Path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o750)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if mistake := mistake_in(folder, folder.stat()):
+            raise ConfigError([f"state_dir: {folder}: {mistake}"])
     except OSError as error:
         what = f"state_dir: {config.state_dir}: {error.strerror or type(error).__name__}"
         raise ConfigError([f"{what}; allowed: a folder that can be made and written"]) from None

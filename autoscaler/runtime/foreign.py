@@ -5,16 +5,21 @@ repair an answer, or fall back to another policy: decide() takes PolicyBroken as
 Invariant: `recommend` returns within the deadline (plus the first start's), or raises PolicyBroken.
 
 `recommend` blocks its caller; the loop sees `blocking` and decides in a thread, so that no other pool waits.
+
+The worker is shown no more than it needs: an environment without the daemon's secrets, a pool without the requests of
+its offers. It runs as the same user, and the daemon itself imports the package to read its Settings, so this is against
+accidents (a policy that reports what it sees), not against a package that means harm: never install such.
 """
 
 import atexit
 import importlib
 import math
-import multiprocessing
+import os
+import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import entry_points
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +36,11 @@ ANSWER_WITHIN: Final = Duration(1.0)
 START_WITHIN: Final = Duration(20.0)
 #: A policy's own state, in bytes of JSON text.
 CARRY_MAX: Final = 64 * 1024
+#: Of the daemon's environment: what Python and libraries need to start. Tokens, addresses and keys are elsewhere in it.
+_INHERITED: Final = frozenset(
+    {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONHASHSEED", "TMPDIR", "TZ", "VIRTUAL_ENV"}
+)
+_BEGIN: Final = "import sys; from autoscaler.runtime.foreign import serve; serve(int(sys.argv[1]))"
 
 
 class PolicyBroken(AutoscalerError):
@@ -49,7 +59,7 @@ class WorkerPolicy:
         self.name = kind
         self._settings = settings
         self._within = within
-        self._worker: BaseProcess | None = None
+        self._worker: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._signals: frozenset[Signal] | None = None
 
@@ -61,7 +71,7 @@ class WorkerPolicy:
 
     def recommend(self, pool: Pool, situation: Situation, carry: str, calendar: Calendar) -> Recommendation:
         """Its opinion; raises PolicyBroken."""
-        asked = self._ask(("recommend", pool, situation, carry, calendar))
+        asked = self._ask(("recommend", _shown(pool), situation, carry, calendar))
         answer: Recommendation = self._decoded(asked, Recommendation)
         if why := mistake_in(answer):
             raise PolicyBroken(f"policy {self.name}: {why}")
@@ -74,8 +84,7 @@ class WorkerPolicy:
             pipe.close()
         if worker is not None:
             worker.kill()
-            worker.join()
-            worker.close()
+            worker.wait()
         atexit.unregister(self.close)
 
     def _decoded(self, answer: bytes, kind: Any) -> Any:
@@ -105,19 +114,41 @@ class WorkerPolicy:
         return answer
 
     def _start(self) -> Connection:
-        context = multiprocessing.get_context("spawn")
-        pipe, theirs = context.Pipe()
-        worker = context.Process(target=serve, args=(theirs, self.name, self._settings), daemon=True)
-        worker.start()
-        theirs.close()
-        self._worker, self._pipe = worker, pipe
+        pipe, theirs = Pipe()
+        try:
+            self._worker = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BEGIN, str(theirs.fileno())],
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C is for the daemon, which ends it
+            )
+        except OSError as error:
+            pipe.close()
+            raise PolicyBroken(f"policy {self.name}: its worker cannot be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+        self._pipe = pipe
         atexit.register(self.close)
         try:
+            with suppress(OSError):  # a worker that is gone already has left its reason, or none: that is told below
+                pipe.send((self.name, self._settings))
             self._answer(pipe, START_WITHIN)
         except PolicyBroken:
             self.close()
             raise
         return pipe
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in _INHERITED}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def _shown(pool: Pool) -> Pool:
+    """The pool less its offers' requests, in which are commands and their environment."""
+    offers = tuple(msgspec.structs.replace(offer, request="") for offer in pool.offers)
+    return msgspec.structs.replace(pool, offers=offers)
 
 
 def mistake_in(answer: Recommendation) -> str:
@@ -130,12 +161,14 @@ def mistake_in(answer: Recommendation) -> str:
     return ""
 
 
-def serve(pipe: Connection, kind: str, settings: str) -> None:
+def serve(descriptor: int) -> None:
     """The worker: build the policy, then answer until the pipe ends. Every answer is a mark and JSON or a reason.
 
     An error ends the worker with its traceback; the daemon is told what it was before.
     """
+    pipe = Connection(descriptor)
     try:
+        kind, settings = pipe.recv()
         policy = _built(kind, settings)
         _say(pipe, b"y", b"null")
         while True:

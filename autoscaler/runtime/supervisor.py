@@ -20,7 +20,6 @@ from autoscaler.ports.ledger import Ledger
 from autoscaler.runtime.api import Api, ApiSettings
 from autoscaler.runtime.clock import SystemClock
 from autoscaler.runtime.decorate import Dresser
-from autoscaler.runtime.foreign import WorkerPolicy
 from autoscaler.runtime.gate import Gate, NullLease
 from autoscaler.runtime.journal import Journal, open_journal
 from autoscaler.runtime.loop import PoolLoop
@@ -299,5 +298,6 @@ async def _close_adapters(old: Sequence[PoolParts], *, keep: Sequence[PoolParts]
     await asyncio.gather(*(adapter.aclose() for adapter in unused.values()), return_exceptions=True)
     working = {id(policy) for parts in keep for policy in parts.policies}
     for policy in {id(policy): policy for parts in old for policy in parts.policies}.values():
-        if isinstance(policy, WorkerPolicy) and id(policy) not in working:
-            policy.close()
+        end: Callable[[], None] | None = getattr(policy, "close", None)  # one in a worker process has it
+        if end is not None and id(policy) not in working:
+            end()

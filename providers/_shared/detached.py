@@ -78,7 +78,7 @@ def _become(process: dict[str, Any], locks: list[int], writer: int) -> None:
 def _redirect(log: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     # Appending, so that a log that someone cuts short goes on from its new end.
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)

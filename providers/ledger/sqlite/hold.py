@@ -64,8 +64,8 @@ def hold_file(file: Path) -> Hold:
         if name in _mine:
             raise _refuse(file, str(os.getpid()))
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise of_system(file, error) from error
         try:

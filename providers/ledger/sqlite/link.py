@@ -9,6 +9,7 @@ journal of its successor.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -39,7 +40,13 @@ class NothingThere(Exception):
 
 
 def connect(file: Path, *, mode: str, busy_timeout: float) -> sqlite3.Connection:
-    """Open with SQLite's `mode` (`rw`: must be there, `rwc`: made when absent), transactions begun by hand."""
+    """Open with SQLite's `mode` (`rw`: must be there, `rwc`: made when absent), transactions begun by hand.
+
+    A new file is for this user only: offers' requests are in it, and in these the commands' environment. SQLite gives
+    the log beside it the mode that the file has.
+    """
+    if mode == "rwc":
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     return sqlite3.connect(
         f"file:{quote(str(file.absolute()))}?mode={mode}",
         uri=True,
@@ -132,7 +139,7 @@ class Link:
             return self._connection
         if not self._site.seen:
             if self._writes:
-                self._site.file.parent.mkdir(parents=True, exist_ok=True)
+                self._site.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             elif identity(self._site.file) is None:
                 raise NothingThere
         connection = self._engine.connect()

@@ -1,10 +1,12 @@
 """A policy from another package: late, broken or gone, it costs one opinion and nothing else."""
 
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autoscaler.domain.base import Duration
@@ -15,6 +17,8 @@ from tests.support.pool_world import a_pool
 from tests.support.virtual_time import START
 
 MODULE = """
+import json
+import os
 import time
 import msgspec
 from autoscaler.domain.decision import Reason, Recommendation
@@ -43,6 +47,9 @@ class Foreign:
             return Recommendation(target=1.0, reason=Reason(code="x"), carry="x" * 70000)
         if does == "exits":
             raise SystemExit(3)
+        if does == "tells":
+            seen = {"environment": dict(os.environ), "requests": [offer.request for offer in pool.offers]}
+            return Recommendation(target=1.0, reason=Reason(code="x"), carry=json.dumps(seen))
         target = {"nan": float("nan"), "inf": float("inf"), "negative": -1.0, "string": "3"}.get(does, 3.0)
         facts = {"asked": self.asked, "utc": calendar.utc}
         return Recommendation(target=target, reason=Reason(code="foreign", facts=facts))
@@ -74,7 +81,7 @@ def policy(package: str) -> Iterator[WorkerPolicy]:
     made.close()
 
 
-def worker_of(policy: WorkerPolicy) -> BaseProcess:
+def worker_of(policy: WorkerPolicy) -> subprocess.Popen[bytes]:
     assert policy._worker is not None
     return policy._worker
 
@@ -129,7 +136,7 @@ def test_one_whose_worker_was_killed_is_broken_once(policy: WorkerPolicy) -> Non
     asked(policy)
     worker = worker_of(policy)
     worker.kill()
-    worker.join()
+    worker.wait()
     with pytest.raises(PolicyBroken, match="its worker ended"):
         asked(policy)
     assert asked(policy).target == 3.0
@@ -156,5 +163,24 @@ def test_closing_twice_is_harmless_and_leaves_no_process(package: str) -> None:
     worker = worker_of(policy)
     policy.close()
     policy.close()
-    with pytest.raises(ValueError, match="closed"):
-        worker.is_alive()
+    assert worker.returncode is not None
+
+
+def test_its_worker_sees_no_secret_of_the_daemon(policy: WorkerPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"AUTOSCALER_ADMIN_TOKEN", "AUTOSCALER_LEDGER", "AWS_SECRET_ACCESS_KEY", "PROMETHEUS_TOKEN"}
+    for name in secrets:
+        monkeypatch.setenv(name, "planted-1234567890")
+    offer = msgspec.structs.replace(a_pool().offers[0], request='{"env":{"X":"planted-1234567890"}}')
+    pool = msgspec.structs.replace(a_pool(), offers=(offer,))
+    told = policy.recommend(pool, SITUATION, "tells", Calendar()).carry
+    assert "planted" not in told
+    seen = json.loads(told)
+    assert "PATH" in seen["environment"]
+    assert seen["requests"] == [""]
+    worker = worker_of(policy)
+    if Path("/proc/self/environ").exists():
+        for what in ("environ", "cmdline"):
+            text = Path(f"/proc/{worker.pid}/{what}").read_bytes()
+            assert text
+            assert b"planted" not in text
+            assert b"does" not in text, "its settings come through the pipe"
