@@ -85,12 +85,11 @@ class _Workshop:
             clock=self._clock,
             pool=PoolName(pool),
             name=name,
+            looking=self._read_only or pool in self._advised,
         )
         try:
             module: Any = modules.load(group, choice.kind, choice.path)
-            looking = self._read_only or pool in self._advised
-            settings = _looking_only(choice.settings) if looking else choice.settings
-            return getattr(module, function)(settings, context)
+            return getattr(module, function)(choice.settings, context)
         except ConfigError as error:
             self.mistakes += error.mistakes
         except _BUILD_FAULTS as error:
@@ -158,11 +157,6 @@ class _Workshop:
         if modules.is_ours(Group.POLICY, choice.kind):
             return policy
         return _in_worker(choice, policy)
-
-
-def _looking_only(settings: msgspec.Struct) -> msgspec.Struct:
-    """A balancer that would start its own process at the first look must not when nothing may be changed (law 14)."""
-    return msgspec.structs.replace(settings, embedded=False) if getattr(settings, "embedded", False) else settings
 
 
 class NamedWorker:

@@ -26,10 +26,14 @@ from autoscaler.ports.clock import Clock
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What every provider may know: who we are, for which pool, where state may be kept, and the clock."""
+    """What every provider may know: who we are, for which pool, where state may be kept, and the clock.
+
+    `looking`: nothing may be changed or started (law 14): a balancer does not start a process of its own.
+    """
 
     installation: str
     state_dir: str
     clock: Clock
     pool: PoolName = PoolName("")
     name: str = ""
+    looking: bool = False

@@ -17,6 +17,7 @@ from autoscaler.domain.replica import MemberState, Traffic
 from autoscaler.ports.balancer import Balancer
 from autoscaler.ports.build import Context
 from providers.balancer import envoy, haproxy
+from tests.support.haproxy import someone_elses
 from tests.support.streaming import Seen, WallClock, ask, ask_many, backends, clients, free_ports
 
 pytestmark = pytest.mark.e2e
@@ -65,7 +66,6 @@ async def _envoy(folder: Path) -> AsyncGenerator[Running]:
 
 @asynccontextmanager
 async def _haproxy(folder: Path) -> AsyncGenerator[Running]:
-    """An HAProxy that we start; tests/providers/balancer/haproxy has those that others run."""
     (listen,) = free_ports(1)
     settings = haproxy.Settings(embedded=True, listen=f"127.0.0.1:{listen}", strategy="round_robin")
     with tempfile.TemporaryDirectory(prefix="hap-") as short:  # a UNIX socket's path is short
@@ -83,7 +83,22 @@ async def _haproxy(folder: Path) -> AsyncGenerator[Running]:
             await haproxy.stop(settings, str(folder), "main")
 
 
-HARNESSES: dict[str, Harness] = {"envoy": _envoy, "haproxy": _haproxy}
+@asynccontextmanager
+async def _haproxy_of_others(folder: Path) -> AsyncGenerator[Running]:
+    with someone_elses() as theirs:
+        # Nobody reloads it here, so what it counts is all there is.
+        settings = msgspec.convert(theirs.settings(reload_grace=0.0), haproxy.Settings)
+        context = Context(installation="t", state_dir=str(folder), clock=WallClock(), pool=PoolName("p"), name="main")
+
+        async def retried() -> int:
+            return (await haproxy.stats(settings)).retried
+
+        balancer = haproxy.build(settings, context)
+        yield Running(balancer, theirs.url, retried, lambda: haproxy.build(settings, context))
+        await balancer.aclose()
+
+
+HARNESSES: dict[str, Harness] = {"envoy": _envoy, "haproxy": _haproxy, "haproxy of others": _haproxy_of_others}
 
 
 @pytest.fixture(params=HARNESSES)

@@ -11,6 +11,8 @@ Invariant: the endpoint file holds the whole state, so a restart of Envoy or of 
 
 from __future__ import annotations
 
+import msgspec
+
 from autoscaler.ports.build import Context
 from providers.balancer.envoy.adapter import EnvoyBalancer
 from providers.balancer.envoy.admin import EnvoyStats, stats
@@ -23,4 +25,6 @@ __all__ = ["EnvoyBalancer", "EnvoyStats", "Settings", "build", "ensure_running",
 def build(settings: Settings, context: Context) -> EnvoyBalancer:
     """Make the adapter of one pool's binding; starts nothing and opens no socket."""
     name = context.name or "envoy"
+    if context.looking:
+        settings = msgspec.structs.replace(settings, embedded=False)
     return EnvoyBalancer(settings, Layout.of(settings, context.state_dir, name), name, context.clock)

@@ -4,7 +4,7 @@ With `embedded: false` (the default) somebody else runs HAProxy, and one of its 
 `embedded: true` an installed HAProxy is started when none answers, in a session of its own; it is found again when
 it already runs from our folder and is never stopped because a daemon stops. What is said to it is the same.
 
-Does: expose Settings and build (see ports/build.py), and what the demo needs: ensure_running, stop, stats.
+Does: expose Settings and build (see ports/build.py), and what the demo needs: stop, stats.
 Does not: probe replicas, retry, or time requests out.
 Invariant: only servers that bear this installation's and pool's name are ever changed.
 """
@@ -14,18 +14,21 @@ from __future__ import annotations
 from autoscaler.ports.build import Context
 from providers.balancer.haproxy.adapter import HaproxyBalancer
 from providers.balancer.haproxy.names import Names
-from providers.balancer.haproxy.process import ensure_running, stop
+from providers.balancer.haproxy.process import Process, stop
+from providers.balancer.haproxy.runtime import Runtime
 from providers.balancer.haproxy.settings import Layout, Settings
 from providers.balancer.haproxy.stats import HaproxyStats, stats
 
-__all__ = ["HaproxyBalancer", "HaproxyStats", "Settings", "build", "ensure_running", "stats", "stop", "target"]
+__all__ = ["HaproxyBalancer", "HaproxyStats", "Settings", "build", "stats", "stop", "target"]
 
 
 def build(settings: Settings, context: Context) -> HaproxyBalancer:
     """Make the adapter of one pool's binding; starts nothing and opens no socket."""
     name = context.name or "haproxy"
     layout = Layout.of(settings, context.state_dir, name)
-    return HaproxyBalancer(settings, layout, Names.of(context.installation, context.pool), name, context.clock)
+    names = Names.of(context.installation, context.pool)
+    here = Process(Runtime(layout.socket, settings.timeout), settings, layout, names, may_start=not context.looking)
+    return HaproxyBalancer(here, name, context.clock)
 
 
 def target(settings: Settings) -> str:

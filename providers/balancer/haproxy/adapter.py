@@ -22,12 +22,12 @@ from autoscaler.domain.replica import BalancerView, Endpoint, Member, MemberStat
 from autoscaler.ports.balancer import Balancer, Local
 from autoscaler.ports.clock import Clock
 from providers._shared import processes
-from providers.balancer.haproxy import demands, kept, process, reading
-from providers.balancer.haproxy.names import Names
+from providers.balancer.haproxy import demands, kept, reading
+from providers.balancer.haproxy.process import Process
 from providers.balancer.haproxy.reading import Info, Server
-from providers.balancer.haproxy.runtime import NoSocket, NotAnswering, Runtime
+from providers.balancer.haproxy.runtime import NoSocket, NotAnswering
 from providers.balancer.haproxy.servers import Servers
-from providers.balancer.haproxy.settings import STRATEGIES, Layout, Settings
+from providers.balancer.haproxy.settings import STRATEGIES
 
 _SETTLE: Final = Duration(0.5)  # a change holds when its answer comes; a request on its way to a server is counted
 Found = dict[str, Server]
@@ -39,10 +39,10 @@ _LARGEST: Final = 256
 class HaproxyBalancer:
     """One pool's servers in one backend of one HAProxy."""
 
-    def __init__(self, settings: Settings, layout: Layout, names: Names, name: str, clock: Clock) -> None:
-        self._settings, self._layout, self._names, self._name, self._clock = settings, layout, names, name, clock
-        self._runtime = Runtime(layout.socket, settings.timeout)
-        self._servers = Servers(self._runtime, settings)
+    def __init__(self, here: Process, name: str, clock: Clock) -> None:
+        self._here, self._name, self._clock = here, name, clock
+        self._runtime, self._settings, self._layout, self._names = here.runtime, here.settings, here.layout, here.names
+        self._servers = Servers(self._runtime, self._settings)
         self._turn = asyncio.Lock()
         self._fit = False  # whether this HAProxy was found to be as the settings want it
         self._weights: dict[ReplicaId, int] = {}  # as asked for: HAProxy's own steps are coarser
@@ -127,7 +127,7 @@ class HaproxyBalancer:
         if self._settings.servers_file and self._layout.servers is not None:
             await asyncio.to_thread(kept.check, self._layout.servers, self._names.owner)
         if self._settings.embedded:
-            await process.check_start(self._runtime, self._settings, self._layout)
+            await self._here.check_start()
             return
         try:
             await self._look()
@@ -140,7 +140,7 @@ class HaproxyBalancer:
         """Nothing to release: each command has a connection of its own."""
 
     async def _look(self) -> tuple[Info, tuple[Server, ...]]:
-        info = await process.ensure(self._runtime, self._settings, self._layout, self._names)
+        info = await self._here.ensure()
         backend = await reading.backend(self._runtime, self._settings.backend)
         if not self._fit:
             await demands.judge(self._runtime, self._settings, info, backend)

@@ -33,27 +33,46 @@ _LOG_BYTES: Final = 4 * 2**20
 _ELSEWHERE: Final = "/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
 
 
-async def ensure_running(settings: Settings, names: Names, state_dir: str = "", name: str = "haproxy") -> None:
-    """Return when an HAProxy with our configuration answers: adopted if it already runs, else started.
+class Process:
+    """The HAProxy of one binding: its runtime API, and whether we may start one there."""
 
-    Raises Refused (no binary, a port in use, another HAProxy, other settings) or Unreachable (not ready in time).
-    """
-    layout = Layout.of(settings, state_dir, name)
-    await ensure(Runtime(layout.socket, settings.timeout), settings, layout, names)
+    def __init__(
+        self, runtime: Runtime, settings: Settings, layout: Layout, names: Names, *, may_start: bool = True
+    ) -> None:
+        self.runtime, self.settings, self.layout, self.names = runtime, settings, layout, names
+        self._may_start = may_start
 
+    async def ensure(self) -> reading.Info:
+        """Return who answers: adopted if it already runs, else started if it is ours to start.
 
-async def ensure(runtime: Runtime, settings: Settings, layout: Layout, names: Names) -> reading.Info:
-    """The same with the runtime API; returns who answers. One that others run is only asked."""
-    try:
-        info = await reading.info(runtime)
-    except NotAnswering:
-        if not settings.embedded:
-            raise
-        await asyncio.to_thread(_start, settings, layout, names)
-        return await _until_ready(runtime, settings, layout)
-    if settings.embedded:
-        check_ours(settings, layout, info.description)
-    return info
+        Raises Refused (no binary, a port in use, another HAProxy, other settings) or Unreachable.
+        """
+        settings, layout = self.settings, self.layout
+        try:
+            info = await reading.info(self.runtime)
+        except NotAnswering:
+            if not settings.embedded or not self._may_start:
+                raise
+            await asyncio.to_thread(_start, settings, layout, self.names)
+            return await _until_ready(self.runtime, settings, layout)
+        if settings.embedded:
+            check_ours(settings, layout, info.description)
+        return info
+
+    async def check_start(self) -> None:
+        """Find out whether one could be started here; starts nothing and writes nothing. Raises Refused."""
+        try:
+            info = await reading.info(self.runtime)
+        except Unreachable as error:
+            record = processes.read_record(self.layout.record)
+            if record is not None and processes.is_alive(record.mark):
+                return  # ours, and it is starting or slow
+            if not isinstance(error, NotAnswering):
+                raise Refused(str(error)) from error
+            binary(self.settings)
+            await asyncio.to_thread(_check_free, self.settings)
+        else:
+            check_ours(self.settings, self.layout, info.description)
 
 
 def check_ours(settings: Settings, layout: Layout, running: str) -> None:
@@ -67,22 +86,6 @@ def check_ours(settings: Settings, layout: Layout, running: str) -> None:
             f"the HAProxy in {layout.folder} runs with {', '.join(sorted(had - want))}, the settings say "
             f"{', '.join(sorted(want - had))}: a restart would cut requests, so stop it yourself or put them back"
         )
-
-
-async def check_start(runtime: Runtime, settings: Settings, layout: Layout) -> None:
-    """Find out whether `ensure` could start one here; starts nothing and writes nothing. Raises Refused."""
-    try:
-        info = await reading.info(runtime)
-    except Unreachable as error:
-        record = processes.read_record(layout.record)
-        if record is not None and processes.is_alive(record.mark):
-            return  # ours, and it is starting or slow
-        if not isinstance(error, NotAnswering):
-            raise Refused(str(error)) from error
-        binary(settings)
-        await asyncio.to_thread(_check_free, settings)
-    else:
-        check_ours(settings, layout, info.description)
 
 
 async def _until_ready(runtime: Runtime, settings: Settings, layout: Layout) -> reading.Info:

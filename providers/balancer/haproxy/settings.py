@@ -90,6 +90,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         self._check_addresses()
+        self._check_words()
+        if not 1 <= self.unit_weight <= 256:
+            raise ValueError(f"unit_weight: found {self.unit_weight}, allowed: 1 to 256")
+        if min(self.timeout, self.stream_idle, self.connect) <= 0 or self.reload_grace < 0:
+            raise ValueError("timeout, stream_idle, connect: allowed: more than 0 s; reload_grace: 0 s or more")
+        if self.threads < 1:
+            raise ValueError(f"threads: found {self.threads}, allowed: 1 or more")
+        if self.servers_file and not self.servers_file.startswith("/"):
+            raise ValueError(f"servers_file: found {self.servers_file!r}, allowed: an absolute path")
+        if self.embedded and self.servers_file:
+            raise ValueError("servers_file: has no effect with embedded: true, which keeps its own file")
+
+    def _check_words(self) -> None:
         if not _NAME.fullmatch(self.backend):
             raise ValueError(f"backend: found {self.backend!r}, allowed: letters, digits and any of - _ . :")
         for word in self.server_options.split():
@@ -97,18 +110,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(
                     f"server_options: found {word!r}, allowed: options of a server line, without {_told()}"
                 )
-        if not 1 <= self.unit_weight <= 256:
-            raise ValueError(f"unit_weight: found {self.unit_weight}, allowed: 1 to 256")
-        if min(self.timeout, self.stream_idle, self.connect) <= 0 or self.reload_grace < 0:
-            raise ValueError("timeout, stream_idle, connect: allowed: more than 0 s; reload_grace: 0 s or more")
-        if self.threads < 1:
-            raise ValueError(f"threads: found {self.threads}, allowed: 1 or more")
         if self.hash_header and self.strategy != "source_hash":
             raise ValueError(f"hash_header: has no effect with strategy {self.strategy}, only with source_hash")
         if self.hash_header and not _TOKEN.fullmatch(self.hash_header):
             raise ValueError(f"hash_header: found {self.hash_header!r}, allowed: the name of a header")
-        if self.embedded and self.servers_file:
-            raise ValueError("servers_file: has no effect with embedded: true, which keeps its own file")
 
     def _check_addresses(self) -> None:
         try:
