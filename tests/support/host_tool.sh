@@ -11,12 +11,16 @@ folder=$1 verb=$2 name=$3
 shift 3
 pid_file=$folder/$name.pid
 echo "$verb $name ${1:-}" >> "$folder/calls"
-[ ! -e "$folder/hang-$verb-$name" ] || sleep 300
+if [ -e "$folder/hang-$verb-$name" ]; then
+  echo $$ > "$folder/hanging"
+  sleep 300
+fi
 if [ -e "$folder/fail-$verb-$name" ]; then
   cat "$folder/fail-$verb-$name" >&2
   exit 7
 fi
-runs() { [ -e "$pid_file" ] && kill -0 "$(cat "$pid_file")" 2>/dev/null; }
+# A process that has ended and that nobody has waited for runs no more.
+runs() { [ -e "$pid_file" ] && grep -q '^State:.[^Z]' "/proc/$(cat "$pid_file")/status" 2>/dev/null; }
 case $verb in
 start)
   runs && exit 0

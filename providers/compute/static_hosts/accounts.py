@@ -65,7 +65,7 @@ def note_started(state: State, claim: Claim) -> None:
     key = f"{claim.installation}/{claim.pool}/{claim.token}"
     given = state.tokens.get(key, Given())
     if claim.instance not in given.ids:
-        state.give(key, replace(given, ids=(*given.ids, claim.instance)))
+        state.give(key, replace(given, ids=tuple(sorted((*given.ids, claim.instance)))))
 
 
 def started(state: State, claim: Claim, note: str) -> None:
