@@ -27,6 +27,7 @@ from providers._shared.readings import KINDS, Looks, idleness_of, reading_of, re
 from providers.telemetry.prometheus.lacking import lacks
 from providers.telemetry.prometheus.own import Around, Results, own_reading
 from providers.telemetry.prometheus.series import (
+    NO_SAMPLE,
     UP,
     Past,
     Rules,
@@ -77,7 +78,7 @@ class Prometheus:
             raise Unreachable(faults[0])
         now = self._clock.now()
         looks, pasts = self._looks(answers, replicas, now)
-        if looks and not any(pasts.values()) and not isinstance(answers.get(_REPLICAS), str):
+        if looks and all(look.fault == NO_SAMPLE for look in looks):
             looks = await self._told_why(looks)
         went_back = self._remember(pasts)
         readings: dict[Signal, Reading] = {}
@@ -143,7 +144,7 @@ class Prometheus:
     async def _told_why(self, looks: Sequence[Look]) -> list[Look]:
         """The server shows no replica: is it behind, or does it not know them?"""
         up = selector([UP], self._settings.replicas.selector)
-        answer = await self._try(f"max(max_over_time(timestamp({up})[{_FAR}:{_FINE}]))")
+        answer = await self._try(f"max(timestamp({up})) or max(max_over_time(timestamp({up})[{_FAR}:{_FINE}]))")
         if isinstance(answer, str):
             return list(looks)
         if not answer.rows or answer.rows[0].value is None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from providers.telemetry.prometheus.session import Row
 
 UP: Final = "up"
+#: The fault of a replica that the server does not show in the range at all.
+NO_SAMPLE: Final = "no sample of it"
 
 
 class Past(NamedTuple):
@@ -156,7 +158,7 @@ def _down(up: Row | None) -> str:
 
 def _behind(series: Sequence[Row], rules: Rules) -> str:
     if not series:
-        return "no sample of it"
+        return NO_SAMPLE
     age = rules.now - _newest(series)
     if age > rules.missing_after:
         return f"its newest sample is {age:.0f} s old"
