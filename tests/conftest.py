@@ -1,10 +1,12 @@
 """What holds for every test: in CI a missing part is a failure, and hypothesis tells how to repeat a find."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support import moto
 
 settings.register_profile("house", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
@@ -29,3 +31,18 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _fail_skip_in_ci(report)
     return report
+
+
+@pytest.fixture(scope="session")
+def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One moto server for all tests of a worker: its start costs seconds. Each test makes a VPC of its own in it."""
+    with moto.moto_server(tmp_path_factory.mktemp("moto")) as url:
+        yield url
+
+
+@pytest.fixture
+def aws_environment(moto_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The SDK's usual environment, pointed at moto; gives its URL."""
+    for name, value in {**moto.CREDENTIALS, "AWS_ENDPOINT_URL": moto_url}.items():
+        monkeypatch.setenv(name, value)
+    return moto_url

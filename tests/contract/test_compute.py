@@ -24,7 +24,9 @@ from autoscaler.domain.pool import Bounds, Offer, Placement, Pool
 from autoscaler.domain.replica import InstanceState, LaunchStatus
 from autoscaler.ports.build import Context
 from autoscaler.ports.compute import Compute
-from providers.compute import local_process, static_hosts
+from providers.compute import aws_ec2, local_process, static_hosts
+from tests.support import moto
+from tests.support.aws_quirks import Quirks, hook
 from tests.support.own_hosts import end_hosts, host_settings
 from tests.support.streaming import WallClock
 
@@ -36,8 +38,8 @@ CLOCK = WallClock()
 class World(NamedTuple):
     """Where machines come from. `again`: another adapter on the same account, as after a restart of the daemon.
 
-    `request`: an offer that works; `impossible`: one that can never work; `gone_within_s`: how long a machine may
-    take to end.
+    `request`: an offer that works; `impossible`: one that can never work, for what `wrong` says; `gone_within_s`: how
+    long a machine may take to end.
     """
 
     compute: Compute
@@ -46,20 +48,22 @@ class World(NamedTuple):
     impossible: str
     gone_within_s: float
     installation: str
+    zone: str = "local"
+    wrong: str = "no-such-program"
 
     def pool(self, name: str = "p", installation: str = "") -> Pool:
         """A pool of this world."""
-        offer = Offer(name="offer", compute="c", zones=("local",), request=self.request)
+        offer = Offer(name="offer", compute="c", zones=(self.zone,), request=self.request)
         bounds = Bounds(min=0, max=10)
         owner = f"{self.installation}{installation}"
         return Pool(installation=owner, name=PoolName(name), bounds=bounds, offers=(offer,))
 
 
-Harness = Callable[[Path], AbstractAsyncContextManager[World]]
+Harness = Callable[[Path, pytest.FixtureRequest], AbstractAsyncContextManager[World]]
 
 
 @asynccontextmanager
-async def _local_process(folder: Path) -> AsyncGenerator[World]:
+async def _local_process(folder: Path, _: pytest.FixtureRequest) -> AsyncGenerator[World]:
     installation = uuid.uuid4().hex  # tests that run at the same time share this machine
 
     def build() -> Compute:
@@ -96,7 +100,7 @@ def end_all(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def _static_hosts(folder: Path) -> AsyncGenerator[World]:
+async def _static_hosts(folder: Path, _: pytest.FixtureRequest) -> AsyncGenerator[World]:
     installation = uuid.uuid4().hex
     settings = host_settings(folder)
 
@@ -118,17 +122,53 @@ async def _static_hosts(folder: Path) -> AsyncGenerator[World]:
         end_hosts(folder)
 
 
-HARNESSES: dict[str, Harness] = {"local_process": _local_process, "static_hosts": _static_hosts}
+@asynccontextmanager
+async def _aws_ec2(folder: Path, request: pytest.FixtureRequest) -> AsyncGenerator[World]:
+    """EC2 as moto imitates it, with what moto lacks made up by tests/support/aws_quirks.py."""
+    url: str = request.getfixturevalue("moto_url")
+    request.getfixturevalue("aws_environment")
+    there = moto.account(url)
+    quirks = Quirks(CLOCK.now)
+    quirks.pending_s = quirks.unlisted_s = 0.2
+    settings = aws_ec2.Settings(region=moto.REGION, launch_template=there.template)
+    installation = uuid.uuid4().hex
+    context = Context(installation=installation, state_dir=str(folder), clock=CLOCK)
+
+    def build() -> Compute:
+        return aws_ec2.Ec2Compute(settings, context, hook(quirks))
+
+    compute = build()
+    works = msgspec.json.encode(settings).decode()
+    try:
+        yield World(
+            compute,
+            build,
+            works,
+            works.replace("$Default", "no-such-version"),
+            gone_within_s=5.0,
+            installation=installation,
+            zone="a",
+            wrong="no-such-version",
+        )
+    finally:
+        await compute.aclose()
+
+
+HARNESSES: dict[str, Harness] = {
+    "aws_ec2": _aws_ec2,
+    "local_process": _local_process,
+    "static_hosts": _static_hosts,
+}
 
 
 @pytest.fixture(params=HARNESSES)
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[World]:
-    async with HARNESSES[request.param](tmp_path) as one:
+    async with HARNESSES[request.param](tmp_path, request) as one:
         yield one
 
 
 def an_order(world: World, token: str = "e7-3-0", count: int = 1) -> Launch:
-    placement = Placement(offer="offer", zone="local")
+    placement = Placement(offer="offer", zone=world.zone)
     return Launch(token=Token(token), placement=placement, count=count, total_after=count, request=world.request)
 
 
@@ -173,7 +213,7 @@ async def test_a_launch_shows_machines_with_token_offer_zone_and_epoch(world: Wo
     assert len(set(state.ids)) == 2
     assert len({(one.address, one.ports) for one in view.instances}) == 2
     for one in view.instances:
-        assert (one.token, one.offer, one.zone, one.epoch) == (order.token, "offer", "local", "e7")
+        assert (one.token, one.offer, one.zone, one.epoch) == (order.token, "offer", world.zone, "e7")
         assert one.state in {InstanceState.PENDING, InstanceState.RUNNING}
         assert before <= one.launched_at <= CLOCK.now()
         assert one.boot
@@ -230,7 +270,7 @@ async def test_an_unknown_token_is_not_invented(world: World) -> None:
 
 async def test_what_can_never_work_is_refused_in_words(world: World) -> None:
     order = msgspec.structs.replace(an_order(world), request=world.impossible)
-    with pytest.raises(Refused, match="no-such-program"):
+    with pytest.raises(Refused, match=world.wrong):
         await world.compute.launch(world.pool(), order)
     assert await ids(world.compute, world.pool()) == []
     offer = msgspec.structs.replace(world.pool().offers[0], request=world.impossible)

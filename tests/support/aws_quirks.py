@@ -1,0 +1,285 @@
+"""What moto does not imitate of AWS, as a layer of ours before it. Not a recording: each answer is made here.
+
+The same `Quirks` sit in two shells: `hook` hangs them into the SDK of this process, `proxy` (aws_proxy.py) puts them
+before moto for another process.
+
+| behaviour | source in the contracts' AWS section, and its mark |
+|---|---|
+| the same ClientToken gives the first answer again | RunInstances idempotency, memory |
+| the same ClientToken with other parameters: 400 IdempotentParameterMismatch | same, memory |
+| a new machine is `pending` for `pending_s` | what moto skips: run; EC2 itself: memory |
+| a new machine is listed `unlisted_s` after its launch | eventual consistency, memory |
+| MaxCount machines where there is room; moto launches MinCount | run |
+| 500 InsufficientInstanceCapacity for a zone without room; fewer than asked where some is left | capacity codes, read |
+| 503 RequestLimitExceeded (EC2), 400 Throttling (ELB), 400 with ThrottlingException (SQS) | throttling, memory |
+| 500 InternalError before or after the call took effect | memory |
+| 400 ExpiredToken | memory |
+| no answer within the socket timeout | any network |
+| 400 OperationNotPermitted for a machine with termination protection | deletion, memory |
+| a registered target is `initial` for `initial_s`, then `healthy` | target health, read |
+| a deregistered target is `draining` for `draining_s`, then unused (not listed) | draining, read |
+| a target held in any state and reason | target health names, read |
+"""
+
+import json
+import random
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.httpsession import URLLib3Session
+
+Forward = Callable[[bytes], tuple[int, bytes]]
+_ITEM = re.compile(
+    r"<item>\s*<instanceId>(i-[0-9a-f]+)</instanceId>.*?</item>(?=\s*(?:<item>\s*<instanceId>|</instancesSet>))",
+    re.DOTALL,
+)
+_STATE = re.compile(r"<instanceState>.*?</instanceState>", re.DOTALL)
+_MEMBER = re.compile(r"<member>(?:(?!<member>).)*?<TargetHealth>.*?</member>", re.DOTALL)
+
+
+class Answer(NamedTuple):
+    """A whole HTTP answer."""
+
+    status: int
+    body: bytes
+
+
+class Failure(NamedTuple):
+    """How often a call of `action` ("" for any) fails, how, and whether it took effect all the same."""
+
+    code: str
+    status: int
+    rate: float = 1.0
+    action: str = ""
+    took_effect: bool = False
+
+
+class Quirks:
+    """The behaviours, over any clock. `now` in seconds."""
+
+    def __init__(self, now: Callable[[], float], seed: int = 0) -> None:
+        self._now = now
+        self._random = random.Random(seed)
+        self.pending_s = self.unlisted_s = self.initial_s = self.draining_s = 0.0
+        self.room: dict[str, int] = {}  # machines left in a zone (whole name); absent: without end
+        self.failures: list[Failure] = []
+        self.protected: set[str] = set()
+        self.held: dict[str, tuple[str, str]] = {}  # target id: state, reason
+        self.calls: list[str] = []
+        self._launching = threading.Lock()  # EC2 answers a token once, however many ask at the same time
+        self._tokens: dict[str, tuple[str, Answer]] = {}
+        self._launched: dict[str, float] = {}
+        self._registered: dict[str, float] = {}
+        self._draining: dict[str, float] = {}
+
+    def answer(self, service: str, body: bytes, headers: Mapping[str, str], forward: Forward) -> Answer:
+        """What the account answers to this request; `forward` asks moto."""
+        action, values = _parsed(body, headers)
+        self.calls.append(action)
+        failure = self._failing(action)
+        if failure is not None and not failure.took_effect:
+            return error(service, failure.code, failure.status)
+        found = self._known(service, action, values, body, forward)
+        return error(service, failure.code, failure.status) if failure is not None else found
+
+    def _failing(self, action: str) -> Failure | None:
+        for failure in self.failures:
+            if failure.action in {"", action} and self._random.random() < failure.rate:
+                return failure
+        return None
+
+    def _known(self, service: str, action: str, values: dict[str, str], body: bytes, forward: Forward) -> Answer:
+        match action:
+            case "RunInstances":
+                with self._launching:
+                    return self._run(values, body, forward)
+            case "DescribeInstances":
+                status, text = forward(body)
+                return Answer(status, self._listed(text.decode()).encode())
+            case "TerminateInstances":
+                named = {value for key, value in values.items() if key.startswith("InstanceId.")}
+                if named & self.protected:
+                    one = min(named & self.protected)
+                    told = f"The instance '{one}' may not be terminated. Modify its 'disableApiTermination' attribute."
+                    return error(service, "OperationNotPermitted", 400, told)
+            case "RegisterTargets" | "DeregisterTargets":
+                self._moved(action, values)
+            case "DescribeTargetHealth":
+                status, text = forward(body)
+                return Answer(status, self._health(text.decode(), values).encode())
+            case _:
+                pass
+        return Answer(*forward(body))
+
+    def _run(self, values: dict[str, str], body: bytes, forward: Forward) -> Answer:
+        token = values.get("ClientToken", "")
+        asked = json.dumps({key: value for key, value in sorted(values.items()) if key != "ClientToken"})
+        if token in self._tokens:
+            first, answer = self._tokens[token]
+            if first == asked:
+                return answer
+            return error("ec2", "IdempotentParameterMismatch", 400, "the client token was used with other parameters")
+        zone = values.get("Placement.AvailabilityZone", "") or self._zone_of(values.get("SubnetId", ""), forward)
+        wanted = int(values["MaxCount"])
+        count = min(wanted, self.room.get(zone, wanted))
+        if count < int(values["MinCount"]):
+            told = f"We currently do not have sufficient capacity in the Availability Zone you requested ({zone})."
+            return error("ec2", "InsufficientInstanceCapacity", 500, told)
+        # moto launches MinCount machines; EC2 as many as it can, up to MaxCount.
+        body = urllib.parse.urlencode({**values, "MinCount": str(count), "MaxCount": str(count)}).encode()
+        answer = Answer(*forward(body))
+        if answer.status == 200:
+            ids = re.findall(r"<instanceId>(i-[0-9a-f]+)</instanceId>", answer.body.decode())
+            self._launched |= dict.fromkeys(ids, self._now())
+            if zone in self.room:
+                self.room[zone] -= count
+            self._tokens[token] = (asked, answer)
+        return answer
+
+    def _zone_of(self, subnet: str, forward: Forward) -> str:
+        if not subnet or not self.room:
+            return ""
+        asked = {"Action": "DescribeSubnets", "Version": "2016-11-15", "SubnetId.1": subnet}
+        _, text = forward(urllib.parse.urlencode(asked).encode())
+        found = re.search(r"<availabilityZone>(.*?)</availabilityZone>", text.decode())
+        return found[1] if found else ""
+
+    def _listed(self, text: str) -> str:
+        def shown(found: re.Match[str]) -> str:
+            age = self._now() - self._launched.get(found[1], float("-inf"))
+            if age < self.unlisted_s:
+                return ""
+            if age < self.pending_s and "<name>running</name>" in found[0]:
+                return _STATE.sub(
+                    "<instanceState><code>0</code><name>pending</name></instanceState>", found[0], count=1
+                )
+            return found[0]
+
+        return _ITEM.sub(shown, text)
+
+    def _moved(self, action: str, values: dict[str, str]) -> None:
+        for key, target in values.items():
+            if not re.fullmatch(r"Targets\.member\.\d+\.Id", key):
+                continue
+            name = f"{values['TargetGroupArn']}|{target}|{values.get(key[:-2] + 'Port', '')}"
+            if action == "RegisterTargets":
+                if name not in self._registered:
+                    self._registered[name] = self._now()
+                self._draining.pop(name, None)
+            elif self._registered.pop(name, None) is not None:
+                self._draining[name] = self._now()
+
+    def _health(self, text: str, values: dict[str, str]) -> str:
+        group = values["TargetGroupArn"]
+
+        def shown(found: re.Match[str]) -> str:
+            target = _inner(found[0], "Id")
+            name = f"{group}|{target}|{_inner(found[0], 'Port')}"
+            bare = f"{group}|{target}|"
+            if target in self.held:
+                return _with_health(found[0], *self.held[target])
+            since = self._registered.get(name, self._registered.get(bare, float("-inf")))
+            if self._now() - since < self.initial_s:
+                return _with_health(found[0], "initial", "Elb.RegistrationInProgress")
+            return found[0]
+
+        shown_text = _MEMBER.sub(shown, text)
+        still = [
+            name.split("|")
+            for name, since in self._draining.items()
+            if name.startswith(f"{group}|") and self._now() - since < self.draining_s
+        ]
+        asked = {value for key, value in values.items() if re.fullmatch(r"Targets\.member\.\d+\.Id", key)}
+        extra = "".join(
+            f"<member><HealthCheckPort>{port}</HealthCheckPort><TargetHealth><State>draining</State>"
+            "<Reason>Target.DeregistrationInProgress</Reason></TargetHealth>"
+            f"<Target><Port>{port or 80}</Port><Id>{target}</Id></Target></member>"
+            for _, target, port in still
+            if not asked
+        )
+        if extra and "<TargetHealthDescriptions/>" in shown_text:
+            return shown_text.replace(
+                "<TargetHealthDescriptions/>", f"<TargetHealthDescriptions>{extra}</TargetHealthDescriptions>"
+            )
+        return shown_text.replace("</TargetHealthDescriptions>", f"{extra}</TargetHealthDescriptions>")
+
+
+def _inner(text: str, name: str) -> str:
+    found = re.search(f"<{name}>(.*?)</{name}>", text)
+    return found[1] if found else ""
+
+
+def _with_health(member: str, state: str, reason: str) -> str:
+    health = f"<TargetHealth><State>{state}</State><Reason>{reason}</Reason></TargetHealth>"
+    return re.sub(r"<TargetHealth>.*?</TargetHealth>", health, member, flags=re.DOTALL)
+
+
+def _parsed(body: bytes, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    target = {key.lower(): value for key, value in headers.items()}.get("x-amz-target", "")
+    if target:  # the JSON protocols
+        return target.rpartition(".")[2], {}
+    values = dict(urllib.parse.parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+    return values.get("Action", ""), values
+
+
+def error(service: str, code: str, status: int, told: str = "made by the test") -> Answer:
+    """An error as this service's protocol spells it."""
+    if service == "ec2":
+        text = f"<Response><Errors><Error><Code>{code}</Code><Message>{told}</Message></Error></Errors></Response>"
+    elif service == "sqs":
+        text = json.dumps({"__type": f"com.amazonaws.sqs#{code}", "message": told})
+    else:
+        inner = f"<Type>Sender</Type><Code>{code}</Code><Message>{told}</Message>"
+        text = f"<ErrorResponse><Error>{inner}</Error></ErrorResponse>"
+    return Answer(status, text.encode())
+
+
+class _Raw:
+    """The stream that botocore's answer wants."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, **_: Any) -> Any:
+        yield self._body
+
+    def read(self) -> bytes:
+        return self._body
+
+
+def hook(quirks: Quirks) -> Callable[[Any], None]:
+    """What Account(configure=) takes: the quirks between this process's SDK and moto."""
+    session = URLLib3Session()
+
+    def configure(client: Any) -> None:
+        service = client.meta.service_model.service_name
+
+        def before_send(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+            def forward(body: bytes) -> tuple[int, bytes]:
+                again = AWSPreparedRequest(
+                    request.method,
+                    request.url,
+                    {**dict(request.headers), "Content-Length": str(len(body))},
+                    body,
+                    False,
+                )
+                answer = session.send(again)
+                return answer.status_code, answer.content
+
+            body = request.body or b""
+            found = quirks.answer(
+                service, body.encode() if isinstance(body, str) else body, _text(request.headers), forward
+            )
+            return AWSResponse(request.url, found.status, {"content-type": "text/xml"}, _Raw(found.body))
+
+        client.meta.events.register(f"before-send.{service}", before_send)
+
+    return configure
+
+
+def _text(headers: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value.decode() if isinstance(value, bytes) else str(value) for key, value in headers.items()}
