@@ -167,7 +167,8 @@ def sentence(pool: Pool, decision: Decision) -> str:
     verb = "would do" if pool.mode is Mode.ADVISE else "does"
     parts.append(f"{verb}: {doing(decision.plan)}")
     if decision.trust.level is not Trust.TRUST:
-        parts.append(f"trust {decision.trust.level.value}: {decision.trust.why}")
+        known = decision.trust.why in parts[0]  # the reason for the size has said it already
+        parts.append(f"trust {decision.trust.level.value}{'' if known else f': {decision.trust.why}'}")
     parts += [phrase(block) for block in decision.blocks]
     parts += [f"ALARM {phrase(alarm)}" for alarm in decision.alarms]
     return "; ".join(parts)

@@ -60,7 +60,7 @@ def reading_of(signal: Signal, seen: Looks) -> Reading:
     if not seen.looks:
         return _absent(signal, seen, "no replica to ask")
     if not seen.answered:
-        return _absent(signal, seen, f"no replica answered: {_faults(seen.looks)}")
+        return _absent(signal, seen, f"no replica answered: {faults_of(seen.looks)}")
     if signal in _QUANTILES:
         return _quantile(signal, seen)
     if signal is Signal.REQUEST_RATE or signal in _RATES:
@@ -168,7 +168,7 @@ def _ok(signal: Signal, seen: Looks, covered: Sequence[Look], value: float | Non
         covered=len(covered),
         expected=len(seen.looks),
         source=seen.source,
-        detail=f"not covered: {_faults(missing)}" if missing else "",
+        detail=f"not covered: {faults_of(missing)}" if missing else "",
     )
 
 
@@ -200,6 +200,15 @@ def _not_exported(signal: Signal, seen: Looks) -> str:
     return f"{signal} is not exported by these {seen.preset.name} servers, or has no usable value{why}"
 
 
-def _faults(looks: Sequence[Look]) -> str:
-    shown = [f"{look.replica}: {look.fault or 'no such value'}" for look in looks[:_SHOWN]]
-    return ", ".join(shown) + (f" and {len(looks) - _SHOWN} more" if len(looks) > _SHOWN else "")
+def faults_of(looks: Sequence[Look]) -> str:
+    """Why these say nothing, replicas with one and the same reason together; the first few of many."""
+    by_fault: dict[str, list[ReplicaId]] = {}
+    for look in looks:
+        by_fault.setdefault(look.fault or "no such value", []).append(look.replica)
+    shown = [f"{_some(names)}: {fault}" for fault, names in list(by_fault.items())[:_SHOWN]]
+    left = sum(len(names) for names in list(by_fault.values())[_SHOWN:])
+    return ", ".join(shown) + (f" and {left} more" if left else "")
+
+
+def _some(names: Sequence[ReplicaId]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

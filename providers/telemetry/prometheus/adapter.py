@@ -66,7 +66,7 @@ class Prometheus:
         self._preset = PRESETS[settings.preset] if settings.preset is not None else None
         self._span = max(settings.window, settings.missing_after)
         self._meters: dict[ReplicaId, Meter] = {}
-        self._fed: dict[ReplicaId, Instant] = {}
+        self._fed: dict[ReplicaId, Past] = {}
         self._closed = False
 
     async def sample(self, signals: frozenset[Signal], replicas: Sequence[Endpoint]) -> LoadSample:
@@ -195,16 +195,22 @@ class Prometheus:
         return self._settings.metrics_port or preset or endpoint.port
 
     def _remember(self, pasts: Mapping[ReplicaId, tuple[Past, ...]]) -> bool:
-        """Feed each replica's meter with the scrapes that it has not seen; tells whether a counter went back."""
+        """Feed each replica's meter with the scrapes that it has not seen.
+
+        Tells whether a counter went back, or a scrape that was read before now shows other numbers.
+        """
         self._meters = {replica: meter for replica, meter in self._meters.items() if replica in pasts}
-        self._fed = {replica: at for replica, at in self._fed.items() if replica in pasts}
+        self._fed = {replica: past for replica, past in self._fed.items() if replica in pasts}
         went_back = False
         for replica, past in pasts.items():
             meter = self._meters.setdefault(replica, Meter(self._settings.window))
             for one in past:
-                if one.at > self._fed.get(replica, Instant(float("-inf"))):
+                last = self._fed.get(replica)
+                if last is None or one.at > last.at:
                     went_back |= meter.advance(one.at, one.counters, one.started)
-                    self._fed[replica] = one.at
+                    self._fed[replica] = one
+                elif one.at == last.at:
+                    went_back |= any(one.counters.get(name, kept) != kept for name, kept in last.counters.items())
         return went_back
 
 

@@ -16,6 +16,7 @@ import msgspec
 from autoscaler.domain.base import Instant, ReplicaId
 from autoscaler.domain.load import QUANTILE_SAMPLES_MIN, Kind, Reading, ReadingState, Signal
 from providers._shared.looks import Look
+from providers._shared.readings import faults_of
 from providers.telemetry.prometheus.settings import SHARES, Coverage, Query
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _valued(signal: Signal, query: Query, results: Results, around: Around) -> R
         if not around.looks:
             return _absent(base, "no replica to ask about")
         if all(look.fault for look in around.looks.values()):
-            return _absent(base, f"no replica is scraped: {_faults(around.looks)}")
+            return _absent(base, f"no replica is scraped: {faults_of(list(around.looks.values()))}")
     if not results.rows:
         return _absent(base, "the query gives nothing")
     by_replica = query.coverage is Coverage.UP and any(around.label in row.metric for row in results.rows)
@@ -94,7 +95,7 @@ def _checked(base: Reading, value: float, covered: Mapping[ReplicaId, float], ar
         return _absent(base, f"the query gives {value:g}, allowed is a number from 0")
     if base.signal in SHARES and value > _SHARE_MAX:
         return _absent(base, f"the query gives {value:g}, allowed is 0 to 1: divide by 100")
-    missing = {name: look for name, look in around.looks.items() if name not in covered}
+    missing = [look for name, look in around.looks.items() if name not in covered]
     times = [around.looks[name].at for name in covered]
     counts = base.expected > 0
     return msgspec.structs.replace(
@@ -103,7 +104,7 @@ def _checked(base: Reading, value: float, covered: Mapping[ReplicaId, float], ar
         value=None if math.isnan(value) else value,
         at=max(times, default=around.now),
         covered=len(covered) if counts else 0,
-        detail=f"not covered: {_faults(missing)}" if missing and counts else "",
+        detail=f"not covered: {faults_of(missing)}" if missing and counts else "",
     )
 
 
@@ -143,8 +144,3 @@ def _numbers(rows: Sequence[Row]) -> list[float]:
 
 def _absent(reading: Reading, detail: str) -> Reading:
     return msgspec.structs.replace(reading, state=ReadingState.ABSENT, value=None, detail=detail)
-
-
-def _faults(looks: Mapping[ReplicaId, Look]) -> str:
-    shown = [f"{name}: {look.fault or 'no value'}" for name, look in list(looks.items())[:3]]
-    return ", ".join(shown) + (f" and {len(looks) - 3} more" if len(looks) > 3 else "")

@@ -58,13 +58,11 @@ def names(preset: Preset | None, signals: Iterable[Signal], *, own_gpus: bool) -
         return [UP]
     wanted = set(signals)
     gauges = [*preset.running, *preset.waiting, *PROCESS_START]
-    counters = [*preset.arrivals, *preset.completions]
+    counters = [*preset.arrivals, *preset.completions, *preset.tokens]
     if Signal.KV_CACHE_USE in wanted:
         gauges += _scaled(preset.kv_cache)
     if Signal.GPU_UTILIZATION in wanted and own_gpus:
         gauges += _scaled(GPU_UTILIZATION)
-    if Signal.TOKEN_RATE in wanted:
-        counters += preset.tokens
     if Signal.INPUT_TOKEN_RATE in wanted:
         counters += preset.prompt_tokens
     histograms = preset.ttft if Signal.TTFT_S_P95 in wanted else ()
@@ -117,6 +115,8 @@ def look_at(
     pages = _pages(series)
     past = [Past(at, read_counters(page, rules.preset), read_start(page)) for at, page in pages]
     at, page = pages[-1]
+    if past[-1].started == 0:  # a store that lost its data and answers with zeros; no server started in 1970
+        return Look(replica=endpoint.replica, at=rules.now, fault="its process start is 0: its values are invented"), ()
     look = Look(
         replica=endpoint.replica,
         at=at,
