@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.lab import kernel as k
-from autoscaler.lab.kernel import State, compiled
+from autoscaler.lab.compiling import compiled
+from autoscaler.lab.kernel import State
 
 
 @compiled

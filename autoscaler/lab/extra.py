@@ -21,9 +21,5 @@ def require_lab(packages: tuple[str, ...] = NEEDED) -> None:
         try:
             importlib.import_module(package)
         except ImportError:
-            raise ConfigError(
-                [
-                    f"lab: the package {package} is not installed; "
-                    "allowed: an installation with the extra 'lab' (pip install 'llm-pool-autoscaler[lab]')"
-                ]
-            ) from None
+            allowed = "allowed: an installation with the extra 'lab' (pip install 'llm-pool-autoscaler[lab]')"
+            raise ConfigError([f"lab: the package {package} is not installed; {allowed}"]) from None

@@ -13,23 +13,21 @@ Invariant: a request is in exactly one of: not yet arrived, held, waiting, in pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., Any])
+from autoscaler.lab.compiling import compiled
 
 #: Upper edges of vLLM's histograms, seconds (vllm/v1/metrics/loggers.py, 0.11); the bucket above the last is last.
 TTFT_EDGES: Final = np.array(
-    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-     640.0, 2560.0)
+    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+     160.0, 640.0, 2560.0)
 )  # fmt: skip
 E2E_EDGES: Final = np.array(
-    (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
-     7680.0)
+    (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+     1920.0, 7680.0)
 )  # fmt: skip
 
 # What became of a request.
@@ -79,11 +77,6 @@ class State(NamedTuple):
     tally: NDArray[np.float64]
     open: NDArray[np.int64]
     glob: NDArray[np.int64]
-
-
-def compiled(function: F) -> F:
-    """Compile once and keep the machine code beside the file (or in the user's cache where that is read-only)."""
-    return cast("F", numba.njit(cache=True, error_model="numpy")(function))
 
 
 @compiled

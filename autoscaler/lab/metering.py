@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.lab import kernel as k
-from autoscaler.lab.kernel import State, compiled
+from autoscaler.lab.compiling import compiled
+from autoscaler.lab.kernel import State
 
 #: Looks that are kept; a window never spans more.
 LOOKS: Final = 32
