@@ -76,12 +76,12 @@ def status(config: ConfigPath = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """
     from autoscaler.cli import snapshot
 
-    found = snapshot.of_all(loaded(config))
+    found = snapshot.all_pools(config)
     if as_json:
-        document({"source": found.source, "live": found.live, "pools": found.pools})
+        document({**found.plain(), "pools": found.pools})
         return
-    if not found.live:
-        note(f"from {found.source}")
+    if remark := found.remark():
+        note(remark)
     table(
         ("POOL", "MODE", "SERVING", "COMING", "DRAINING", "LOST", "WANTED", "TARGET", "TRUST", "AGE"),
         [_status_row(pool) for pool in found.pools],
@@ -115,15 +115,17 @@ def phrased(reason: Any) -> str:
 def explain(pool: PoolArgument = None, config: ConfigPath = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """Why a pool has its size, and what holds it back."""
     from autoscaler.cli import snapshot
+    from autoscaler.domain.faults import ConfigError
 
-    settings = loaded(config)
-    found = snapshot.of_one(settings, chosen_pool(settings, pool))
+    found = snapshot.one_pool(config, pool)
+    if len(found.pools) > 1:
+        raise ConfigError([f"pool: found nothing; allowed: {', '.join(each['name'] for each in found.pools)}"])
     shown = found.pools[0]
     if as_json:
-        document({"source": found.source, "live": found.live, **shown})
+        document({**found.plain(), **shown})
         return
-    if not found.live:
-        note(f"from {found.source}")
+    if remark := found.remark():
+        note(remark)
     for line in explained(shown):
         print(clean(line))
 

@@ -1,6 +1,7 @@
 """The command `autoscaler`: which commands there are, and what an error becomes.
 
-Does: put the groups together, turn errors into one line each and an exit code. Does not: hold any command's work.
+Does: put the groups together, turn errors into one line each and an exit code; with --json, into a document on standard
+output too. Does not: hold any command's work, or turn bad usage (an unknown option) into a document.
 Invariant: importing this module loads no ORM, no web framework and no SDK, so that `--help` answers at once.
 
 Exit codes: 0 fine; 1 a check or assertion failed; 2 bad usage or config; 3 cannot reach something.
@@ -53,13 +54,16 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _told(error: Exception) -> int:
-    from autoscaler.cli.show import clean
+    from autoscaler.cli.show import clean, document
     from autoscaler.domain.faults import ConfigError
 
     lines = error.mistakes if isinstance(error, ConfigError) else [str(error)]
     for line in lines:
         print(f"error: {clean(line)}", file=sys.stderr)
-    return 2 if isinstance(error, ConfigError) else 3
+    code = 2 if isinstance(error, ConfigError) else 3
+    if "--json" in sys.argv[1:]:
+        document({"error": "; ".join(lines), "errors": lines, "exit_code": code})
+    return code
 
 
 def main() -> None:

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
 
 class Planned(NamedTuple):
-    """What one pool would do. `faults`: what could not be read."""
+    """What one pool would do. `faults`: what could not be read; `offers`: what is wrong with the offers."""
 
     decision: Decision
     faults: tuple[str, ...]
+    offers: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """For --json."""
@@ -47,10 +48,11 @@ class Planned(NamedTuple):
             "target": decision.target,
             "trust": decision.trust.level.value,
             "capacity": msgspec.to_builtins(decision.capacity),
-            "plan": msgspec.to_builtins(decision.plan),
+            "plan": [_public(msgspec.to_builtins(action)) for action in decision.plan],
             "blocks": [phrase(reason) for reason in decision.blocks],
             "alarms": [phrase(reason) for reason in decision.alarms],
             "faults": list(self.faults),
+            "offers": list(self.offers),
         }
 
     def text(self) -> str:
@@ -64,7 +66,13 @@ class Planned(NamedTuple):
         lines += [f"  held back {phrase(reason)}" for reason in decision.blocks]
         lines += [f"  alarm     {phrase(reason)}" for reason in decision.alarms]
         lines += [f"  not read  {fault}" for fault in self.faults]
+        lines += [f"  unfit     {mistake}" for mistake in self.offers]
         return "\n".join(clean(line) for line in lines)
+
+
+def _public(action: dict[str, Any]) -> dict[str, Any]:
+    """An action less the frozen request of a launch, in which are commands and their environment."""
+    return {key: value for key, value in action.items() if key != "request"}
 
 
 def plan(config: Config, only: PoolConfig | None, window_s: float | None) -> list[Planned]:
@@ -107,4 +115,5 @@ async def _one(parts: PoolParts, services: Services, window_s: float | None) -> 
         raise Unreachable(f"{parts.pool.name}: {loop.status.trouble or 'the ledger cannot be read'}")
     observation = loop.status.observation
     faults = observation.faults if observation else ()
-    return Planned(decision, tuple(f"{fault.source}: {fault.fault.detail}" for fault in faults))
+    unfit = (line for offer in parts.pool.offers for line in parts.computes[offer.compute].check_offer(offer))
+    return Planned(decision, tuple(f"{fault.source}: {fault.fault.detail}" for fault in faults), tuple(unfit))

@@ -33,6 +33,25 @@ def load(path: Path) -> Config:
     return from_mapping(mapping, path, read_environment())
 
 
+def load_address(path: Path) -> tuple[str, Admin]:
+    """The installation and where its daemon listens, whatever is wrong elsewhere in the file; raises ConfigError.
+
+    A daemon goes on with its last good config, and can be asked what it does while the file is being mended.
+    """
+    environment = read_environment()
+    merged = environment.over(_without_secrets(read_mapping(path)))
+    installation = merged.get("installation")
+    section, mistakes = validate(AdminSection, merged.get("admin", {}), "admin")
+    if not isinstance(installation, str):
+        mistakes = [f"installation: found {shown(installation)}; allowed: a name", *mistakes]
+    if section is not None:
+        admin, wrong = _admin(section, environment.token, path.absolute().parent)
+        mistakes += wrong
+        if admin is not None and isinstance(installation, str):
+            return installation, admin
+    raise ConfigError(mistakes)
+
+
 def from_mapping(mapping: dict[str, Any], path: Path, environment: Environment) -> Config:
     """As `load`, from a mapping already read; `path` is where it came from, and what its paths are relative to."""
     mistakes = list(literal_secrets(mapping))

@@ -189,7 +189,6 @@ def _made(parts: _Parts, section: PoolSection, path: str, installation: str) -> 
         pace=section.pace,
         drain=section.drain,
         identity=_identity(installation, section.name, computes, balancers),
-        labels=section.labels,
     )
     made = PoolConfig(
         pool=pool,

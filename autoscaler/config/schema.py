@@ -152,7 +152,6 @@ class PoolSection(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Mapping | None = None
     pace: Pace = Pace()
     drain: DrainRule = DrainRule()
-    labels: dict[str, str] = {}
 
 
 class FileSection(msgspec.Struct, frozen=True, kw_only=True):

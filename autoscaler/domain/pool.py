@@ -7,7 +7,6 @@ Invariant: a Pool that exists is consistent: 0 <= min <= max, at least one offer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -168,7 +167,6 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pace: Pace = Pace()
     drain: DrainRule = DrainRule()
     identity: str = ""
-    labels: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         require(len(self.offers) >= 1, f"pool {self.name}: at least one offer")

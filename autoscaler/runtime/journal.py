@@ -91,7 +91,8 @@ def open_journal(style: str = "json", stream: TextIO | None = None, *, level: st
     render: list[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_line)]
         if style == "json"
-        else [structlog.dev.ConsoleRenderer(colors=False)]
+        # Not its default, which shows the values of local variables: a token may be among them.
+        else [structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)]
     )
     return Journal(
         structlog.wrap_logger(

@@ -2,7 +2,8 @@
 
 Does: one request with a bounded answer. Does not: bound the time (the caller does, for all its requests together),
 follow redirects, use proxies from the environment, decompress, keep cookies, or retry.
-Invariant: whatever the other side sends, at most `limit` bytes of body are held, and only NoAnswer is raised.
+Invariant: whatever the other side sends, at most `limit` bytes of body are held, only NoAnswer is raised, and no answer
+or message holds a secret that was sent, even if the other side repeats it.
 
 Every request has its own connection, closed afterwards. A kept connection that the server has closed meanwhile would
 look like a failed check; a kept idle one delays the end of Triton and llama.cpp; and a check on a fresh connection also
@@ -25,6 +26,9 @@ from autoscaler.domain.faults import ConfigError
 PROBE_HEADER: Final = "X-Autoscaler-Probe"
 BODY_LIMIT: Final = 4 * 1024 * 1024
 _CONNECTIONS: Final = 256
+#: A shorter value is no secret, and could be part of anything.
+_SECRET_SHORTEST: Final = 8
+_HIDDEN: Final = "[not shown]"
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -48,7 +52,7 @@ class NoAnswer(Exception):
 
 
 class HttpClient:
-    """Requests under one set of headers; must be closed."""
+    """Requests under one set of headers, whose values are secrets; must be closed."""
 
     def __init__(self, headers: dict[str, str], *, limit: int = BODY_LIMIT) -> None:
         self._headers = {
@@ -57,6 +61,8 @@ class HttpClient:
             "User-Agent": "llm-pool-autoscaler",
             **headers,
         }
+        values = {value.removeprefix("Bearer ") for value in headers.values()}
+        self._secrets = [value for value in values if len(value) >= _SECRET_SHORTEST]
         self._limit = limit
         self._session: aiohttp.ClientSession | None = None
 
@@ -93,7 +99,7 @@ class HttpClient:
                 method, url, data=body, headers={**self._headers, **headers}, allow_redirects=False
             ) as response:
                 content = await self._read(response, what)
-                return Answer(response.status, response.content_type, content)
+                return Answer(response.status, self._hidden(response.content_type), content)
         except aiohttp.ClientConnectorError as error:
             refused = error.os_error.errno == errno.ECONNREFUSED
             # A name that does not resolve or a network without a route may be our own trouble.
@@ -104,9 +110,8 @@ class HttpClient:
         except aiohttp.ClientPayloadError as error:
             raise NoAnswer(f"{what}: the answer broke off", certain=True, connected=True) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            detail = (
-                f"{what}: {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no detail'}"
-            )
+            said = self._hidden(str(error)).splitlines() or ["no detail"]
+            detail = f"{what}: {type(error).__name__}: {said[0][:200]}"
             raise NoAnswer(detail, certain=True, connected=True) from error
 
     async def _read(self, response: aiohttp.ClientResponse, what: str) -> bytes:
@@ -118,7 +123,15 @@ class HttpClient:
                 response.close()
                 raise NoAnswer(f"{what}: more than {self._limit} bytes", certain=True, connected=True)
             parts.append(part)
-        return b"".join(parts)
+        body = b"".join(parts)
+        for secret in self._secrets:
+            body = body.replace(secret.encode(), _HIDDEN.encode())
+        return body
+
+    def _hidden(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
 
 
 def address(host: str, port: int, path: str) -> URL:

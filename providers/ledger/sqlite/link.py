@@ -89,7 +89,7 @@ class Link:
         self._engine = self._make_engine()
 
     def _make_engine(self) -> Engine:
-        engine = create_engine("sqlite://", creator=self._dial, poolclass=NullPool)
+        engine = create_engine("sqlite://", creator=self._dial, poolclass=NullPool, hide_parameters=True)
         begin = "BEGIN IMMEDIATE" if self._writes else "BEGIN"
 
         @event.listens_for(engine, "begin")

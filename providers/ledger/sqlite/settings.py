@@ -6,6 +6,7 @@ Invariant: a path comes out only of a url that names a file; anything else is a 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -56,5 +57,6 @@ def file_of(settings: Settings) -> Path:
     """The file that the url names; raises ConfigError when it names none."""
     name = settings.url.removeprefix(_PREFIX)
     if not settings.url.startswith(_PREFIX) or not name or name.endswith("/") or "?" in name or name == ":memory:":
-        raise ConfigError([f"ledger.url: found {settings.url!r}, allowed: {_FORMS}"])
+        shown = re.sub(r"//[^/]*@", "//...@", settings.url)  # an address of another database may hold a password
+        raise ConfigError([f"ledger.url: found {shown!r}, allowed: {_FORMS}"])
     return Path(name)

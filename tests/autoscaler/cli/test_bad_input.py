@@ -1,5 +1,6 @@
 """Bad configs and a world that cannot be used: a line and an exit code, never a traceback, nothing left behind."""
 
+import json
 import os
 import socket
 import sqlite3
@@ -154,3 +155,32 @@ def test_control_characters_do_not_reach_the_terminal(shop: Any) -> None:
     done = shop("check")
     assert done.code == 2
     assert "\x1b" not in done.err + done.out
+
+
+def test_an_error_is_a_document_where_one_was_asked_for(shop: Any) -> None:
+    shop.write(shop.pool(capacity={"min": 5, "max": 3}))
+    for command in (["plan"], ["status"], ["explain"], ["drain", "m:1"], ["scale", "llama", "--at-least", "1"]):
+        done = shop(*command, "--json")
+        assert done.code == 2
+        told = json.loads(done.out)
+        assert told["exit_code"] == 2
+        assert told["errors"] == [line.removeprefix("error: ") for line in done.err.splitlines()]
+        assert told["error"].startswith("pools[0].capacity.min: found 5")
+    shop.write()
+    unknown = shop("status", "--json")
+    assert unknown.code == 3
+    assert "no daemon answers" in json.loads(unknown.out)["error"]
+    assert shop("status").out == ""
+
+
+def test_plan_tells_what_is_wrong_with_an_offer(shop: Any) -> None:
+    offers = [{"compute": "local_process", "command": ["/nowhere/server", "{port}"]}]
+    shop.write(shop.pool(offers=offers))
+    text = shop("plan", "--window", "0s")
+    assert text.code == 0
+    assert "command '/nowhere/server': it is not there" in text.out
+    (planned,) = json.loads(shop("plan", "--window", "0s", "--json").out)
+    assert "is not there" in planned["offers"][0]
+    launches = [action for action in planned["plan"] if action["type"] == "launch"]
+    assert launches
+    assert all("request" not in action for action in launches), "commands and their environment are not shown"

@@ -147,3 +147,25 @@ def test_adopt_and_retire_of_machines_that_no_pool_knows(shop: Any) -> None:
     assert "f1 was left alone" in wrong.err
     assert shop("retire", "f1", "-y", "--tagged", "old").code == 0
     assert shop.told() == ["adopt llama f0", "terminate old f1"]
+
+
+def test_a_file_that_was_broken_hides_no_daemon(shop: Any, daemon: Any) -> None:
+    shop.write(two_machines(shop))
+    process = daemon()
+    assert until(lambda: pools(shop))
+    shop.write({**two_machines(shop), "capacity": {"min": 5, "max": 3}, "labels": {"team": "a"}})
+    for command in (["status"], ["explain"], ["explain", "llama"]):
+        text = shop(*command)
+        assert text.code == 0, text
+        assert "the config file is refused: pools[0].capacity.min: found 5" in text.err
+        assert "llama" in text.out
+        found = json.loads(shop(*command, "--json").out)
+        assert found["live"] is True
+        assert found["config_mistakes"][0].startswith("pools[0].capacity.min")
+    wrong = shop("explain", "lama")
+    assert wrong.code == 2
+    assert "allowed: llama" in wrong.err
+    assert stop(process) == 0
+    gone = shop("status")
+    assert gone.code == 2
+    assert "capacity.min" in gone.err

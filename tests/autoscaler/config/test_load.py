@@ -141,7 +141,11 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"pace": {"backoff_first": "2h"}}, "pools[0].pace.backoff_first: found 7200 s, which is more than "),
     ({"pace": {"tik": 1}}, "pools[0].pace.tik: unknown setting (did you mean 'tick'?); allowed: backoff_first, "),
     ({"drain": {"deadline": "soon"}}, "pools[0].drain.deadline: found 'soon'; allowed: a duration such as 30s"),
-    ({"labels": {"a": 1}}, "pools[0].labels.a: found 1; allowed: text"),
+    (
+        {"offers": [{"compute": "acme", "region": "n", "ports": [1], "tags": {"a": 1}}]},
+        "pools[0].offers[0].tags.a: found 1; allowed: text",
+    ),
+    ({"labels": {"a": "b"}}, "pools[0].labels: unknown setting"),
 ]  # fmt: skip
 
 
