@@ -5,6 +5,7 @@ Does not: use the adapter. Invariant: nothing of it runs after `someone_elses` h
 """
 
 import contextlib
+import csv
 import os
 import signal
 import socket
@@ -28,7 +29,7 @@ def config(socket_path: Path, listen: int, level: str = "admin") -> str:
     """Theirs, without the backend."""
     return (
         f"global\n    stats socket {socket_path} mode 600 level {level} expose-fd listeners\n"
-        "defaults\n    mode http\n    retries 0\n    option http-server-close\n"
+        "defaults\n    mode http\n    retries 0\n    option http-server-close\n    option idle-close-on-response\n"
         "    timeout connect 2s\n    timeout client 1h\n    timeout server 1h\n"
         f"frontend clients\n    bind 127.0.0.1:{listen}\n    default_backend replicas\n"
     )
@@ -109,6 +110,11 @@ class Someones:
     def server_names(self) -> list[str]:
         """Who is in the backend."""
         return [line.split()[3] for line in self.ask("show servers state replicas").splitlines()[2:] if line]
+
+    def sent_to(self, server: str) -> int:
+        """How many requests this worker ever gave to a server."""
+        lines = self.ask("show stat replicas 4 -1").removeprefix("# ").splitlines()
+        return next(int(row["stot"]) for row in csv.DictReader(lines) if row["svname"] == server)
 
     def end(self) -> None:
         """End all of it, cutting what is inside."""

@@ -38,6 +38,7 @@ def configuration(settings: Settings, layout: Layout, owner: str) -> str:
         f"    timeout queue {idle}ms",
         "    retries 0",
         "    option http-server-close",
+        "    option idle-close-on-response",
         "frontend clients",
         f"    bind {settings.listen}",
         f"    default_backend {settings.backend}",
