@@ -75,7 +75,7 @@ def held(config: Config) -> contextlib.AbstractContextManager[Any]:
 
 async def _run(config: Config, path: Path, checkpoint: Checkpoint | None) -> None:
     from autoscaler import wiring
-    from autoscaler.runtime import supervisor
+    from autoscaler.runtime import notify, supervisor
     from autoscaler.runtime.api import ApiSettings
     from autoscaler.runtime.clock import SystemClock
     from autoscaler.runtime.journal import open_journal
@@ -96,6 +96,7 @@ async def _run(config: Config, path: Path, checkpoint: Checkpoint | None) -> Non
         journal=open_journal(config.log.format.value, level=config.log.level.value),
         reload=lambda: wiring.build_pools(loaded(path), clock),
         checkpoint=checkpoint or supervisor.no_checkpoint,
+        tell=notify.tell,
     )
     await supervisor.run(wired.pools, wired.ledger, options)
 

@@ -17,6 +17,7 @@ from autoscaler.engine.decide import decide as real_decide
 from autoscaler.ports.clock import Clock
 from autoscaler.ports.lease import Lease
 from autoscaler.ports.ledger import Ledger
+from autoscaler.runtime import notify
 from autoscaler.runtime.api import Api, ApiSettings
 from autoscaler.runtime.clock import SystemClock
 from autoscaler.runtime.decorate import Dresser
@@ -32,16 +33,23 @@ _BACKOFF_MAX_S = 60.0
 _HEALTHY_S = 300.0
 
 Reload = Callable[[], Sequence[PoolParts]]
+Tell = Callable[[str], str]
 
 
 def no_checkpoint(name: str) -> None:
     """The checkpoint of a daemon that nobody means to kill."""
 
 
+def tell_nobody(_state: str) -> str:
+    """The service manager of a daemon that has none."""
+    return ""
+
+
 class Options(NamedTuple):
     """How to run. `stop_within`: seconds that calls in flight get at the end; `lease_every`: seconds between renewals.
 
     `reload`: reads the config again and builds parts; raises ConfigError with every mistake. `api`: None serves none.
+    `tell`: how the service manager hears that the daemon is ready or ends; returns why it could not.
     """
 
     clock: Clock | None = None
@@ -54,6 +62,7 @@ class Options(NamedTuple):
     stop_within: Duration = Duration(20.0)
     lease_every: Duration = Duration(5.0)
     handle_signals: bool = True
+    tell: Tell = tell_nobody
 
 
 async def run(parts: Sequence[PoolParts], ledger: Ledger, options: Options | None = None) -> None:
@@ -108,6 +117,7 @@ class Supervisor:
         for pool_parts in parts:
             self._start(pool_parts)
         self.services.journal.event("started", pools=len(parts))
+        self._tell(notify.READY)
 
     async def serve(self) -> None:
         """Run until `stop`."""
@@ -118,10 +128,16 @@ class Supervisor:
 
     def stop(self) -> None:
         """End: no action starts any more, calls in flight are waited for."""
+        if not self._stop.is_set():
+            self._tell(notify.STOPPING)
         self.services.gate.close()
         for loop in self.loops.values():
             loop.stop()
         self._stop.set()
+
+    def _tell(self, state: str) -> None:
+        if trouble := self.options.tell(state):
+            self.services.journal.trouble("service manager", why=trouble)
 
     async def close(self) -> None:
         """Stop what runs and release adapters, lease and ledger."""

@@ -42,8 +42,10 @@ def _content(path: str) -> str:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not be waited for
         try:
             found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_mode & stat.S_IWOTH:
-                raise Refused(f"hosts_file {path}: found what others can write or no file; allowed: a file of ours")
+            others = found.st_mode & (stat.S_IWOTH | stat.S_IWGRP) or found.st_uid not in {0, os.geteuid()}
+            if not stat.S_ISREG(found.st_mode) or others:
+                told = "allowed: a file of root or of the daemon's user that nobody else can write (chmod go-w)"
+                raise Refused(f"hosts_file {path}: found no such file; {told}")
             with os.fdopen(os.dup(file), "rb") as stream:
                 content = stream.read(OUTPUT_MAX + 1)
         finally:

@@ -362,6 +362,7 @@ async def test_a_host_that_boots_slowly_is_pending_and_one_that_never_comes_up_i
 
 async def test_a_list_that_cannot_be_read_hides_no_machine_and_darkens_its_zone(site: Site) -> None:
     path = site.folder / "hosts"
+    path.touch(mode=0o644)
     path.write_text("h1 address=127.0.0.11\nh2 address=127.0.0.12\n", encoding="utf-8")
     site.set(hosts=(), hosts_file=str(path))
     (name,) = await site.launch()
