@@ -35,6 +35,13 @@ class Members:
         address = f"{host}:{port}"
         return {name: found[address] for name, found in self._by_endpoint.items() if address in found} | by_id
 
+    def one(self, balancer: str, rid: ReplicaId, host: str | None, port: int) -> Member | None:
+        """A replica's member in one balancer, which was seen."""
+        found = self._by_id[balancer].get(rid)
+        if found is None and host and balancer in self._by_endpoint:
+            return self._by_endpoint[balancer].get(f"{host}:{port}")
+        return found
+
     def left_over(self, rid: ReplicaId, host: str | None, intents: dict[ReplicaId, Intent]) -> dict[str, Member]:
         """Members of a replica that is gone. An endpoint that a living replica has taken over is that one's."""
         address = f"{host}:{rid.rpartition(':')[2]}"

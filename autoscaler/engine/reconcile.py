@@ -7,18 +7,18 @@ Invariant: what a source could not show keeps its last known phase; only a compl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from autoscaler.domain.base import Duration, InstanceId, Instant, ReplicaId, after, elapsed, instance_of, replica_id
+from autoscaler.domain.base import Duration, InstanceId, Instant, ReplicaId, after, elapsed, instance_of
 from autoscaler.domain.decision import Observation, Reason
 from autoscaler.domain.faults import InvariantBroken
 from autoscaler.domain.lifecycle import Phase, allowed
 from autoscaler.domain.memory import DrainWhy, Intent, Memory
-from autoscaler.domain.pool import Offer, Pool
+from autoscaler.domain.pool import Pool
 from autoscaler.domain.replica import (
     Instance,
     InstanceState,
@@ -30,9 +30,9 @@ from autoscaler.domain.replica import (
     Traffic,
 )
 from autoscaler.engine import missing
-from autoscaler.engine.joined import Joined, running_of
+from autoscaler.engine.joined import Joined, Seat, running_of, seats
 from autoscaler.engine.membership import Members
-from autoscaler.engine.steady import Seat, Steady
+from autoscaler.engine.steady import Steady
 
 replace = msgspec.structs.replace
 
@@ -52,33 +52,26 @@ def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
     members = Members(observation)
     notices = _earliest([notice for view in observation.computes.values() for notice in view.notices])
     broken = _half_broken(memory)
-    steady = Steady(pool, observation, notices.keys() | broken)
-    seen: set[ReplicaId] = set()
+    steady = Steady(pool, observation, members, notices.keys() | broken)
     for name in sorted(observation.computes):
         for instance in sorted(observation.computes[name].instances, key=_BY_ID):
-            offer = offers.get(instance.offer)
-            for seat in _seats(instance, offer):
-                rid = seat.rid
-                seen.add(rid)
-                before = _known(memory, rid, instance)
-                found = members.of(rid, instance.address, seat.port)
-                record = _record_of(observation, rid, instance)
+            for seat in seats(instance.id, instance.ports, offers.get(instance.offer)):
+                before = _known(memory, seat.rid, instance)
+                record = _record_of(observation, seat.rid, instance)
                 passed = _passed(pool, record)
                 if passed and record is not None and before is not None:
-                    replica = steady.replica(seat, instance, before, record, found)
+                    replica = steady.replica(seat, instance, before, record)
                     if replica is not None:
                         joined.replicas.append(replica)
-                        joined.intents[rid] = before
+                        joined.intents[seat.rid] = before
                         continue
                 look = _Look(
-                    pool, observation, instance, seat, found, memory.epoch, names, joined.balancers_blind,
-                    record, passed, instance.id in broken,
+                    pool, observation, instance, seat, members.of(seat.rid, instance.address, seat.port), memory.epoch,
+                    names, joined.balancers_blind, record, passed, instance.id in broken,
                 )  # fmt: skip
-                intent = _next_intent(look, before, notices.get(instance.id))
-                _keep(joined, look, before, intent)
-    missing.settle(
-        joined, pool, observation, {rid: memory.intents[rid] for rid in memory.intents.keys() - seen}, members
-    )
+                _keep(joined, look, before, _next_intent(look, before, notices.get(instance.id)))
+    unshown = memory.intents.keys() - joined.intents.keys()
+    missing.settle(joined, pool, observation, {rid: memory.intents[rid] for rid in unshown}, members)
     watched = memory.history_since is not None and (
         elapsed(memory.history_since, observation.now) >= pool.pace.scale_in.stabilization
     )
@@ -135,14 +128,6 @@ def _record_of(observation: Observation, rid: ReplicaId, instance: Instance) -> 
 def _ours(epoch: str, instance: Instance) -> bool:
     """Whether this very ledger launched the machine: its token begins with our epoch."""
     return bool(epoch) and instance.token.startswith(f"{epoch}-")
-
-
-def _seats(instance: Instance, offer: Offer | None) -> Iterable[Seat]:
-    """The replicas on a machine with their share of its units; a machine with no port known yet is one replica."""
-    ports = instance.ports or (offer.ports if offer else ()) or (0,)
-    units = (offer.capacity if offer else 1) / len(ports)
-    price = offer.usd_per_h if offer else 0.0
-    return [Seat(replica_id(instance.id, port), port, units, price) for port in sorted(ports)]
 
 
 def _next_intent(look: _Look, before: Intent | None, notice: Notice | None) -> Intent:

@@ -7,31 +7,31 @@ Invariant: of a steady replica the long way concludes the same: its intent stays
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import NamedTuple
+from collections.abc import Container
+from typing import Final
 
-from autoscaler.domain.base import InstanceId, ReplicaId
+from autoscaler.domain.base import InstanceId
 from autoscaler.domain.decision import Observation
 from autoscaler.domain.lifecycle import Phase
 from autoscaler.domain.memory import Intent
 from autoscaler.domain.pool import Pool
-from autoscaler.domain.replica import Instance, InstanceState, Member, MemberState, ProbeRecord, Replica, Traffic
-from autoscaler.engine.joined import running_of, weight_of
+from autoscaler.domain.replica import Instance, InstanceState, MemberState, ProbeRecord, Replica, Traffic
+from autoscaler.engine.joined import Seat, running_of
+from autoscaler.engine.membership import Members
 
-
-class Seat(NamedTuple):
-    """One replica of a machine: its share of the machine's units, and its share of nothing else."""
-
-    rid: ReplicaId
-    port: int
-    units: float
-    usd_per_h: float
+# A name of this module is found several times faster than the attribute of an enum, and these are asked for most.
+_IN_SERVICE: Final = Phase.IN_SERVICE
+_RUNNING: Final = InstanceState.RUNNING
+_ADMITTED: Final = MemberState.ADMITTED
+_YES: Final = Traffic.YES
+_NO: Final = Traffic.NO
 
 
 class Steady:
     """Recognises steady replicas in one observation. `marked`: machines that may not be steady, whatever they show."""
 
-    def __init__(self, pool: Pool, observation: Observation, marked: Container[InstanceId]) -> None:
+    def __init__(self, pool: Pool, observation: Observation, members: Members, marked: Container[InstanceId]) -> None:
+        self._members = members
         self._load = observation.load
         self._marked = marked
         self._named = observation.directives.drain | observation.directives.replace
@@ -40,18 +40,16 @@ class Steady:
         self._names = tuple(sorted(traits.name for traits in pool.balancers))
         self._sighted = observation.balancers.keys() == set(self._names)
 
-    def replica(
-        self, seat: Seat, instance: Instance, intent: Intent, record: ProbeRecord, members: Mapping[str, Member]
-    ) -> Replica | None:
+    def replica(self, seat: Seat, instance: Instance, intent: Intent, record: ProbeRecord) -> Replica | None:
         """The replica when it is steady, else None. `record` is of the present boot and passes."""
         if not (self._sighted and self._goes_on(intent, seat, instance, record)):
             return None
-        traffic = self._traffic(seat, members)
-        if traffic is Traffic.NO:
+        traffic = self._traffic(seat, instance.address)
+        if traffic is _NO:
             return None
         running, waiting = running_of(seat.rid, record, self._load)
         return Replica(
-            id=seat.rid, instance=instance.id, phase=Phase.IN_SERVICE, since=intent.since, offer=intent.offer,
+            id=seat.rid, instance=instance.id, phase=_IN_SERVICE, since=intent.since, offer=intent.offer,
             zone=instance.zone, units=seat.units, host=instance.address, port=seat.port,
             launched_at=intent.launched_at, taking_traffic=traffic, admitted_in=self._names,
             running=running, waiting=waiting, protected=instance.protected or instance.id in self._protected,
@@ -61,8 +59,8 @@ class Steady:
     def _goes_on(self, intent: Intent, seat: Seat, instance: Instance, record: ProbeRecord) -> bool:
         """Whether it served, its machine runs where it ran, and nothing is open: no drain, failure, mark or move."""
         return (
-            intent.phase is Phase.IN_SERVICE
-            and instance.state is InstanceState.RUNNING
+            intent.phase is _IN_SERVICE
+            and instance.state is _RUNNING
             and instance.address is not None
             and intent.host == instance.address
             and intent.boot == record.boot
@@ -76,16 +74,15 @@ class Steady:
             and instance.id not in self._marked
         )
 
-    def _traffic(self, seat: Seat, members: Mapping[str, Member]) -> Traffic:
+    def _traffic(self, seat: Seat, host: str | None) -> Traffic:
         """What the balancers say: NO unless each has it admitted, with its weight, and lets traffic through."""
-        if len(members) < len(self._names):
-            return Traffic.NO
-        worst = Traffic.YES
-        for name, member in members.items():
-            if member.state is not MemberState.ADMITTED or member.traffic is Traffic.NO:
-                return Traffic.NO
-            if member.weight is not None and name in self._weighing and member.weight != weight_of(seat.units):
-                return Traffic.NO
-            if member.traffic is Traffic.UNKNOWN:
-                worst = Traffic.UNKNOWN
+        worst: Traffic = _YES
+        for name in self._names:
+            member = self._members.one(name, seat.rid, host, seat.port)
+            if member is None or member.state is not _ADMITTED or member.traffic is _NO:
+                return _NO
+            if member.weight != seat.weight and member.weight is not None and name in self._weighing:
+                return _NO
+            if member.traffic is not _YES:
+                worst = member.traffic
         return worst
