@@ -36,10 +36,11 @@ def json_reply(body: str, status: int = 200) -> bytes:
 
 
 class RawServer:
-    """Answers by path; an unknown path is a 404. A route is bytes, or a script that writes for itself."""
+    """Answers by path; an unknown path gets `default`. A route is bytes, or a script that writes for itself."""
 
     def __init__(self) -> None:
         self.routes: dict[str, bytes | Script] = {}
+        self.default: bytes | Script = reply("not here", 404)
         self.requests: list[Request] = []
         self.port = 0
 
@@ -60,7 +61,7 @@ class RawServer:
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             self.requests.append(Request(method, path, headers, body))
-            route = self.routes.get(path, reply("not here", 404))
+            route = self.routes.get(path, self.default)
             if isinstance(route, bytes):
                 writer.write(route)
                 await writer.drain()

@@ -9,6 +9,7 @@ import contextlib
 import json
 import shutil
 import signal
+import ssl
 import subprocess
 import time
 import urllib.parse
@@ -221,14 +222,14 @@ async def crooked(straight: str, twist: Twist) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def served(app: web.Application) -> AsyncIterator[str]:
+async def served(app: web.Application, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A web application on a free port."""
     runner = web.AppRunner(app)
     await runner.setup()
     try:
         port = free_ports(1)[0]
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        yield f"http://127.0.0.1:{port}"
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     finally:
         await runner.cleanup()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import re
 import socket
+import ssl
 import threading
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final, NamedTuple
@@ -265,17 +266,18 @@ class Prometheus:
 
 def _why(error: Exception) -> str:
     """What went wrong underneath, without the address and the query that the libraries write into it."""
-    inner: Any = error
-    while inner.args and isinstance(inner.args[0], Exception):
-        inner = inner.args[0]
-    inner = getattr(inner, "reason", None) or inner
-    if isinstance(error, requests.exceptions.SSLError):
+    inner: BaseException = error
+    while below := [one for one in (*inner.args, getattr(inner, "reason", None)) if isinstance(one, BaseException)]:
+        inner = below[-1]
+    if isinstance(error, requests.exceptions.SSLError) or isinstance(inner, ssl.SSLError):
         return f"TLS: {getattr(inner, 'verify_message', '') or inner}"
-    if isinstance(error, requests.exceptions.Timeout) or "timed out" in str(inner):
+    if isinstance(error, requests.exceptions.Timeout) or isinstance(inner, TimeoutError):
         return "no answer in time"
     if "refused" in str(inner):
         return "connection refused"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return "the answer broke off"
+    if isinstance(inner, ConnectionError):  # http.client's RemoteDisconnected is one
+        return "it closed the connection without an answer"
     text = str(inner).rpartition("Failed to establish a new connection: ")[2]
     return text or type(error).__name__

@@ -34,6 +34,7 @@ def with_running(**changes: object) -> LoadSample:
         (a_sample(3.0, covered=9, expected=10), QUEUE, 10, Trust.TRUST),
         (a_sample(3.0, covered=8, expected=10), QUEUE, 10, Trust.UP_ONLY),
         (a_sample(3.0, covered=8), QUEUE, 10, Trust.UP_ONLY),
+        (replace(FRESH, partial="a store did not answer"), QUEUE, 10, Trust.UP_ONLY),  # the source's own word
         (a_sample(3.0, covered=0), QUEUE, 10, Trust.TRUST),  # a source that is not asked replica by replica
         # two signals: quiet is neither absent nor 0; one that fails forbids the way in
         (with_running(), BOTH, 10, Trust.TRUST),
