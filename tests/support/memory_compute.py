@@ -37,6 +37,7 @@ class MemoryCompute:
         self.notices: list[Notice] = []
         self.foreign: list[Instance] = []
         self.closed = False
+        self.address = "host-{}"
         self._numbers = count(1)
         self._pools: dict[PoolName, dict[InstanceId, Instance]] = {}
         self._owner: dict[InstanceId, PoolName] = {}
@@ -178,5 +179,5 @@ class MemoryCompute:
             before = self._get(name)
             if before.state is InstanceState.STOPPING and state is InstanceState.RUNNING:
                 continue
-            address = f"host-{name}" if state is InstanceState.RUNNING else before.address
+            address = self.address.format(name) if state is InstanceState.RUNNING else before.address
             self._set(name, replace(before, state=state, address=address))
