@@ -1,6 +1,7 @@
 """The real llama.cpp server, our real probe and telemetry: what is said while it loads, works and is overrun."""
 
 import asyncio
+import statistics
 import time
 from pathlib import Path
 
@@ -67,7 +68,10 @@ async def test_our_scrape_reads_its_queue_under_load(large: Path, tmp_path: Path
             async with asking(port, "/v1/completions", body, 12) as statuses:
                 while len(statuses) < 4:
                     await asyncio.sleep(0.05)
-                busy = [await telemetry.sample(wanted, [an_endpoint(port)]) for _ in range(3)]
+                busy = []
+                for _ in range(9):
+                    busy.append(await telemetry.sample(wanted, [an_endpoint(port)]))
+                    await asyncio.sleep(0.1)
                 shallow = await probe.check(an_endpoint(port), generate=False)
                 live = await asyncio.to_thread(status_of, port, "/health")
     readings = busy[-1].readings
@@ -76,8 +80,9 @@ async def test_our_scrape_reads_its_queue_under_load(large: Path, tmp_path: Path
     running = [sample.readings[Signal.RUNNING].value for sample in busy]
     print(f"llama.cpp, 12 clients on 2 slots: running {running}, waiting {queues}, {tokens} tokens/s")
     assert [idle.readings[signal].value for signal in (Signal.RUNNING, Signal.QUEUE_LENGTH)] == [0.0, 0.0]
-    assert max(value or 0.0 for value in running) == 2.0
-    assert all(6.0 <= (value or 0.0) <= 10.0 for value in queues)
+    # Two end at once and two come again: a look in that moment finds fewer, or all twelve waiting.
+    assert statistics.median(value or 0.0 for value in running) == 2.0
+    assert 8.0 <= statistics.median(value or 0.0 for value in queues) <= 10.0
     assert readings[Signal.QUEUE_LENGTH].kind is Kind.TOTAL
     assert (tokens or 0.0) > 0.0
     assert (readings[Signal.INPUT_TOKEN_RATE].value or 0.0) > 0.0

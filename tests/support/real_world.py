@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import psutil
@@ -91,7 +91,6 @@ class RealWorld:
         command = [sys.executable, "-m", "autoscaler.demo.model_server", "--port", "{port}", "--control"]
         command += ["--time-scale", f"{1.0 / shape.slowness:g}", "--load-s", f"{shape.load_s / shape.slowness:g}"]
         command += ["--stats-dir", str(here.stats), *shape.server]
-        witnessed = ["/bin/sh", "-c", _WITNESS, "sh", "{instance}", str(self.starts_log), *command]
         return {
             "installation": self.installation,
             "ledger": f"sqlite:///{here.state / 'autoscaler.db'}",
@@ -102,7 +101,12 @@ class RealWorld:
                     "name": POOL,
                     "capacity": {"min": shape.low, "max": shape.high},
                     "offers": [
-                        {"compute": "local_process", "name": "stand-in", "command": witnessed, "port_range": "auto"}
+                        {
+                            "compute": "local_process",
+                            "name": "stand-in",
+                            "command": self.witnessed(command),
+                            "port_range": "auto",
+                        }
                     ],
                     "ready_when": {"preset": "vllm", "timeout": "1s", "give_up_after": "20s", **shape.ready},
                     "balancers": [
@@ -124,6 +128,10 @@ class RealWorld:
                 }
             ],
         }
+
+    def witnessed(self, command: Sequence[str]) -> list[str]:
+        """A replica's command that leaves its trace in `starts` first."""
+        return ["/bin/sh", "-c", _WITNESS, "sh", "{instance}", str(self.starts_log), *command]
 
     def _pace(self) -> dict[str, Any]:
         return {
@@ -291,6 +299,9 @@ class RealWorld:
         return self.until(lambda: self.phases() == {"in_service": count}, within_s, f"{count} in service, no other")
 
 
+AnyWorld = TypeVar("AnyWorld", bound=RealWorld)
+
+
 @contextmanager
 def suppress_close(connection: http.client.HTTPConnection) -> Iterator[None]:
     """Close a connection whatever happens."""
@@ -302,8 +313,15 @@ def suppress_close(connection: http.client.HTTPConnection) -> Iterator[None]:
 
 @contextmanager
 def real_world(root: Path, shape: Shape | None = None) -> Iterator[RealWorld]:
-    """A world, and the end of all of it: nothing of it runs afterwards, and this is asserted."""
-    world = RealWorld(root, shape or Shape())
+    """A world, and the end of all of it."""
+    with ended(RealWorld(root, shape or Shape())) as world:
+        yield world
+
+
+@contextmanager
+def ended(world: AnyWorld) -> Iterator[AnyWorld]:
+    """Any world, and its end: nothing of it runs afterwards, and this is asserted."""
+    root = world.root
     try:
         yield world
     finally:

@@ -9,6 +9,10 @@ import threading
 
 import xllamacpp
 
+#: `--threads-http` of llama-server. With its default, a few and more when needed, a connection can be left without a
+#: thread: /health and /metrics then answered nothing for 8 s and more, again and again, while 12 clients were served.
+_HTTP_THREADS = 64
+
 
 def main() -> None:
     """Serve one model."""
@@ -23,6 +27,7 @@ def main() -> None:
     params.port = options.port
     params.n_parallel = options.slots
     params.n_ctx = 4096
+    params.n_threads_http = _HTTP_THREADS
     params.cpuparams.n_threads = 1
     params.endpoint_metrics = True
     server = xllamacpp.Server(params)
