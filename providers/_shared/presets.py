@@ -134,7 +134,7 @@ _PRESETS: Final = (
     ),
     Preset(
         name="llama_cpp",
-        live="/health",  # 503 on every route while it loads
+        live="/health",  # 503 on every route while it loads; under load it may starve: see docs/model-servers.md
         loaded=LoadedCheck.STATUS,
         generation=Generation.COMPLETIONS,
         running=("llamacpp:requests_processing",),
