@@ -15,6 +15,7 @@ import pytest
 
 from autoscaler.domain.base import Duration
 from autoscaler.domain.load import Kind, LoadSample, Reading, ReadingState, ReplicaLoad, Signal
+from providers._shared.gpus import Gpus
 from providers._shared.presets import PRESETS
 from providers.telemetry.scrape import Scrape, Settings, build
 from tests.support.raw_http import HandClock, RawServer, a_context, an_endpoint, json_reply, raw_server, reply
@@ -317,6 +318,17 @@ async def test_the_gpus_of_a_host_are_averaged_and_its_exporter_is_asked_once() 
     assert blind.readings[Signal.GPU_UTILIZATION].state is ReadingState.ABSENT
     assert "GPU exporter" in blind.readings[Signal.GPU_UTILIZATION].detail
     assert blind.readings[Signal.QUEUE_LENGTH].covered == 2
+
+
+async def test_mig_slices_and_whole_cards_of_an_exporter_on_the_host() -> None:
+    active = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="GPU-1",GPU_I_ID="{}"}} {}\n'
+    dcgm = 'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-0"} 90\n' + active.format(1, 0.5) + active.format(2, 0.1)
+    async with servers(2) as many:
+        show(many, vllm(), reply(dcgm))
+        for how, value in ((Gpus.MEAN, 0.5), (Gpus.MAX, 0.9)):
+            async with scraping(HandClock(), gpu_exporter_port=many[1].port, gpus=how) as scrape:
+                sample = await sample_of(scrape, many[:1], frozenset({Signal.GPU_UTILIZATION}))
+            assert value_of(sample, Signal.GPU_UTILIZATION) == pytest.approx(value)
 
 
 # -- Captured pages --------------------------------------------------------------------------------------
