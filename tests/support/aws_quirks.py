@@ -18,6 +18,7 @@ before moto for another process.
 | 400 OperationNotPermitted for a machine with termination protection | deletion, memory |
 | a registered target is `initial` for `initial_s`, then `healthy` | target health, read |
 | a deregistered target is `draining` for `draining_s`, then unused (not listed) | draining, read |
+| deregistering a target that is not there succeeds; moto says InvalidTarget | read |
 | a target held in any state and reason | target health names, read |
 """
 
@@ -106,8 +107,12 @@ class Quirks:
                     one = min(named & self.protected)
                     told = f"The instance '{one}' may not be terminated. Modify its 'disableApiTermination' attribute."
                     return error(service, "OperationNotPermitted", 400, told)
-            case "RegisterTargets" | "DeregisterTargets":
-                self._moved(action, values)
+            case "RegisterTargets":
+                for name in _targets(values):
+                    self._registered.setdefault(name, self._now())
+                    self._draining.pop(name, None)
+            case "DeregisterTargets":
+                return self._deregistered(values, forward)
             case "DescribeTargetHealth":
                 status, text = forward(body)
                 return Answer(status, self._health(text.decode(), values).encode())
@@ -161,17 +166,19 @@ class Quirks:
 
         return _ITEM.sub(shown, text)
 
-    def _moved(self, action: str, values: dict[str, str]) -> None:
-        for key, target in values.items():
-            if not re.fullmatch(r"Targets\.member\.\d+\.Id", key):
-                continue
-            name = f"{values['TargetGroupArn']}|{target}|{values.get(key[:-2] + 'Port', '')}"
-            if action == "RegisterTargets":
-                if name not in self._registered:
-                    self._registered[name] = self._now()
-                self._draining.pop(name, None)
-            elif self._registered.pop(name, None) is not None:
-                self._draining[name] = self._now()
+    def _deregistered(self, values: dict[str, str], forward: Forward) -> Answer:
+        names = _targets(values)
+        there = {name: keys for name, keys in names.items() if name in self._registered}
+        for name in there:
+            del self._registered[name]
+            self._draining[name] = self._now()
+        if not there:
+            result = "<DeregisterTargetsResult/><ResponseMetadata><RequestId>1</RequestId></ResponseMetadata>"
+            return Answer(200, f"<DeregisterTargetsResponse>{result}</DeregisterTargetsResponse>".encode())
+        asked = {key: value for key, value in values.items() if not key.startswith("Targets.")}
+        for n, keys in enumerate(there.values(), start=1):
+            asked |= {f"Targets.member.{n}.{key.rpartition('.')[2]}": values[key] for key in keys if key in values}
+        return Answer(*forward(urllib.parse.urlencode(asked).encode()))
 
     def _health(self, text: str, values: dict[str, str]) -> str:
         group = values["TargetGroupArn"]
@@ -206,6 +213,17 @@ class Quirks:
                 "<TargetHealthDescriptions/>", f"<TargetHealthDescriptions>{extra}</TargetHealthDescriptions>"
             )
         return shown_text.replace("</TargetHealthDescriptions>", f"{extra}</TargetHealthDescriptions>")
+
+
+def _targets(values: dict[str, str]) -> dict[str, list[str]]:
+    """`group|id|port` of each target in a request, with the request's own keys for it."""
+    found: dict[str, list[str]] = {}
+    for key, target in values.items():
+        if re.fullmatch(r"Targets\.member\.\d+\.Id", key):
+            port = key[:-2] + "Port"
+            name = f"{values['TargetGroupArn']}|{target}|{values.get(port, '')}"
+            found[name] = [key, port]
+    return found
 
 
 def _inner(text: str, name: str) -> str:
