@@ -21,6 +21,13 @@ class Half(StrEnum):
     SECOND = "second"
 
 
+class Balancer(StrEnum):
+    """What stands before the replicas."""
+
+    ENVOY = "envoy"
+    HAPROXY = "haproxy"
+
+
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
     app.command()(demo)
@@ -32,6 +39,7 @@ def demo(  # noqa: PLR0917 - typer calls it by name
     seed: Annotated[int, typer.Option(help="Of everything that is drawn by lot.")] = 1,
     policy: Annotated[Path | None, typer.Option(help="A YAML file with the policies to use.")] = None,
     half: Annotated[Half | None, typer.Option(help="Half of the trace.")] = None,
+    balancer: Annotated[Balancer, typer.Option(help="Envoy comes along; HAProxy must be installed.")] = Balancer.ENVOY,
     out: Annotated[Path, typer.Option(help="The folder for the picture.")] = Path("demo-out"),
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the summary to this file.")] = None,
 ) -> None:
@@ -51,5 +59,6 @@ def demo(  # noqa: PLR0917 - typer calls it by name
         json_path=json_path,
         half=which,
         out=out,
+        balancer="haproxy" if balancer is Balancer.HAPROXY else "envoy",
     )
     raise typer.Exit(run.main(options))

@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from autoscaler.config import modules
+from autoscaler.config.modules import Group
 from autoscaler.demo import play, world
 from autoscaler.demo.children import sweep
 from autoscaler.demo.picture import PictureError, Run, draw
@@ -30,7 +32,7 @@ from autoscaler.demo.scene import DEFAULT, Scene
 from autoscaler.demo.summary import Setting, Summary, document, summarise
 from autoscaler.demo.view import LiveScreen, PlainScreen, Screen, summary_view
 from autoscaler.demo.workload import Half, TraceError, cut, half, read_trace, shipped_trace
-from autoscaler.domain.faults import ConfigError
+from autoscaler.domain.faults import ConfigError, Refused
 
 _BAD_USAGE, _CANNOT, _INTERRUPTED = 2, 3, 130
 
@@ -40,6 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     `duration`: wall seconds of traffic, all of it if none is given. `half`: of the trace's time; of the shipped trace
     the first if none is given, of another the whole. `out`: a folder for the picture, and the logs of a bad run.
+    `balancer`: Envoy comes with the package; HAProxy must be installed.
     """
 
     duration: float | None = None
@@ -49,6 +52,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     json_path: Path | None = None
     half: Half | None = None
     out: Path = Path("demo-out")
+    balancer: world.BalancerKind = "envoy"
 
 
 def main(options: Options) -> int:
@@ -131,14 +135,15 @@ def _interruptible() -> Iterator[None]:
 
 
 def _run(options: Options, chosen: Play, console: Console) -> int:
+    _check_balancer(options)
     root = Path(tempfile.mkdtemp(prefix="autoscaler-demo-"))
     kept = False
     try:
-        here = world.make(root)
+        here = world.make(root, options.balancer)
         world.write(here, chosen.scene, chosen.policies, chosen.seed)
         world.check(here, chosen.policy_file)
         try:
-            with _screen(console, chosen) as screen:
+            with _screen(console, chosen, options.balancer) as screen:
                 played = play.play(chosen, here, screen)
         finally:
             _end_all(root)
@@ -165,9 +170,20 @@ def _end_all(root: Path) -> None:
         raise DemoError(f"{left} processes of this run would not end: {root} names them in its state folder")
 
 
-def _screen(console: Console, chosen: Play) -> Screen:
+def _check_balancer(options: Options) -> None:
+    """What is not installed is told before anything is started."""
+    if options.balancer == "haproxy":
+        haproxy: Any = modules.load(Group.BALANCER, "haproxy", "--balancer")
+        try:
+            haproxy.binary(haproxy.Settings())
+        except Refused as fault:
+            raise DemoError(f"--balancer haproxy: {fault}") from fault
+
+
+def _screen(console: Console, chosen: Play, balancer: str) -> Screen:
     scene = chosen.scene
-    title = f"autoscaler demo: {chosen.name}, {scene.time_scale:g} times as fast, seed {chosen.seed}"
+    behind = "" if balancer == "envoy" else f", behind {balancer}"
+    title = f"autoscaler demo: {chosen.name}, {scene.time_scale:g} times as fast, seed {chosen.seed}{behind}"
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console, title, scene.ttft_objective_s, scene.replicas_max)
     return PlainScreen(console, title, scene.ttft_objective_s)
@@ -258,6 +274,7 @@ def _flags() -> Any:
     parser.add_argument("--policy", type=Path)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--json", type=Path, dest="json_path")
+    parser.add_argument("--balancer", choices=("envoy", "haproxy"), default="envoy")
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     return parser.parse_args()
 

@@ -4,6 +4,7 @@ Does: one bounded look at a time, turned into a sample. Does not: keep samples o
 Invariant: a look never raises for what the other side does, and takes at most its timeout; no answer is no sample.
 """
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -13,9 +14,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from autoscaler.config import modules
+from autoscaler.config.modules import Group
 from autoscaler.demo.summary import DaemonSample
 from autoscaler.demo.words import short
 from autoscaler.demo.world import POOL, PROXY_CLUSTER, World
+from autoscaler.domain.faults import PortFault
 from autoscaler.domain.load import Signal
 
 _TIMEOUT_S = 2.0
@@ -37,6 +41,7 @@ class Watch:
         self._target: float | None = None
         self._changed_why = ""
         self._daemon = http.client.HTTPConnection("127.0.0.1", world.admin_port, timeout=_TIMEOUT_S)
+        self._world = world
         self._proxy = http.client.HTTPConnection("127.0.0.1", world.proxy_admin_port, timeout=_TIMEOUT_S)
 
     def __enter__(self) -> Self:
@@ -61,6 +66,8 @@ class Watch:
 
     def proxy(self) -> ProxyCounts:
         """The proxy's counters since it started. Raises OSError: without them no verdict is honest."""
+        if self._world.balancer == "haproxy":
+            return _haproxy(self._world)
         answer = _get(self._proxy, "/stats?format=json&type=Counters")
         prefix = f"cluster.{PROXY_CLUSTER}."
         with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -91,6 +98,16 @@ class Watch:
         _, place = max(sized, default=(0, 0))
         reason: dict[str, Any] = reasons[-place][1] if reasons else {"code": "no policy"}
         return short(str(reason["code"]), reason.get("facts", {}), self._scale)
+
+
+def _haproxy(world: World) -> ProxyCounts:
+    haproxy: Any = modules.load(Group.BALANCER, "haproxy", "--balancer")
+    settings = haproxy.Settings(socket=str(world.proxy_socket), backend=PROXY_CLUSTER)
+    try:
+        found = asyncio.run(haproxy.stats(settings))
+    except PortFault as fault:
+        raise OSError(str(fault)) from fault
+    return ProxyCounts(found.connect_failed, found.retried)
 
 
 def _ttft_s(reasons: Sequence[tuple[float | None, dict[str, Any]]]) -> float | None:

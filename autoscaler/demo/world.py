@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -28,6 +28,7 @@ from autoscaler.domain.load import Signal
 from autoscaler.domain.pool import DrainRule, Pace, ReadyRule
 
 POOL = "demo"
+BalancerKind = Literal["envoy", "haproxy"]
 PROXY_CLUSTER = "replicas"
 _SCRAPE_WINDOW_S = 30.0  # the default of providers.telemetry.scrape: two ticks
 _RATES = {Signal.REQUEST_RATE, Signal.TOKEN_RATE, Signal.INPUT_TOKEN_RATE}
@@ -48,6 +49,12 @@ class World:
     admin_port: int
     listen_port: int
     proxy_admin_port: int
+    balancer: BalancerKind = "envoy"
+
+    @property
+    def proxy_socket(self) -> Path:
+        """HAProxy's runtime API."""
+        return self.root / "haproxy.sock"
 
     @property
     def config(self) -> Path:
@@ -80,7 +87,7 @@ class World:
         return [sys.executable, "-m", "autoscaler.cli.main", "run", "--config", str(self.config)]
 
 
-def make(root: Path) -> World:
+def make(root: Path, balancer: BalancerKind = "envoy") -> World:
     """The folders of a new world, and three ports that are free now. Raises OSError."""
     with ExitStack() as held:
         ports = []
@@ -90,7 +97,12 @@ def make(root: Path) -> World:
             ports.append(int(taken.getsockname()[1]))
     installation = f"demo-{secrets.token_hex(6)}"
     world = World(
-        root=root, installation=installation, admin_port=ports[0], listen_port=ports[1], proxy_admin_port=ports[2]
+        root=root,
+        installation=installation,
+        admin_port=ports[0],
+        listen_port=ports[1],
+        proxy_admin_port=ports[2],
+        balancer=balancer,
     )
     for folder in (world.state, world.stats):
         folder.mkdir(mode=0o700)
@@ -152,7 +164,7 @@ def config(world: World, scene: Scene, policies: Sequence[object], seed: int) ->
                     "passes": ReadyRule().passes,
                     "give_up_after": _scaled(scene, ReadyRule().give_up_after),
                 },
-                "balancers": [_envoy(world)],
+                "balancers": [_balancer(world)],
                 "telemetry": {
                     "kind": "scrape",
                     "preset": "vllm",
@@ -243,7 +255,15 @@ def _pace(scene: Scene) -> dict[str, Any]:
     }
 
 
-def _envoy(world: World) -> dict[str, Any]:
+def _balancer(world: World) -> dict[str, Any]:
+    if world.balancer == "haproxy":
+        return {
+            "kind": "haproxy",
+            "embedded": True,
+            "listen": f"127.0.0.1:{world.listen_port}",
+            "socket": str(world.proxy_socket),
+            "backend": PROXY_CLUSTER,
+        }
     return {
         "kind": "envoy",
         "listen": f"127.0.0.1:{world.listen_port}",

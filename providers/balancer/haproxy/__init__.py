@@ -14,12 +14,12 @@ from __future__ import annotations
 from autoscaler.ports.build import Context
 from providers.balancer.haproxy.adapter import HaproxyBalancer
 from providers.balancer.haproxy.names import Names
-from providers.balancer.haproxy.process import Process, stop
+from providers.balancer.haproxy.process import Process, binary, stop
 from providers.balancer.haproxy.runtime import Runtime
 from providers.balancer.haproxy.settings import Layout, Settings
 from providers.balancer.haproxy.stats import HaproxyStats, stats
 
-__all__ = ["HaproxyBalancer", "HaproxyStats", "Settings", "build", "stats", "stop", "target"]
+__all__ = ["HaproxyBalancer", "HaproxyStats", "Settings", "binary", "build", "stats", "stop", "target"]
 
 
 def build(settings: Settings, context: Context) -> HaproxyBalancer:

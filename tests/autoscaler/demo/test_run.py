@@ -94,13 +94,26 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(
     assert capsys.readouterr().err.splitlines() == [f"{tmp_path}/none/figures.json: No such file or directory"]
 
 
+def test_an_haproxy_that_is_not_installed_is_told_before_anything_starts(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    assert main(Options(out=tmp_path / "out", balancer="haproxy")) == 3
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("--balancer haproxy: HAProxy is not installed: install the package `haproxy`")
+    assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.e2e
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("balancer", ["envoy", "haproxy"])
 def test_a_short_run_ends_by_itself_with_a_picture_and_figures_and_leaves_nothing(
-    tmp_path: Path, temporary: Path
+    balancer: str, tmp_path: Path, temporary: Path
 ) -> None:
     (tmp_path / "one.yaml").write_text("- {kind: fixed, size: 1}\n")
     command = [*AUTOSCALER, "--duration", "4s", "--policy", "one.yaml", "--json", "figures.json", "--out", "out"]
+    command += ["--balancer", balancer]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(temporary), capture_output=True, text=True, check=False, timeout=110
     )
