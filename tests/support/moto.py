@@ -5,6 +5,7 @@ moto imitates the API; what it does not imitate is in aws_quirks.py. It takes a 
 """
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
         time.sleep(0.05)
 
 
+@functools.cache
 def client(url: str, service: str) -> Any:
     """A plain client of that server, for arranging and for looking."""
     return boto3.client(
