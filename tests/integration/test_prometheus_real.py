@@ -7,16 +7,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from autoscaler.domain.base import Duration
 from autoscaler.domain.faults import Unreachable
 from autoscaler.domain.load import Kind, LoadSample, ReadingState, Signal
 from autoscaler.runtime.clock import SystemClock
+from providers.telemetry import scrape
 from providers.telemetry.prometheus import Coverage, Match, Prometheus, Query, Settings, build
-from tests.support.raw_http import HandClock, a_context, an_endpoint
+from tests.support.raw_http import a_context, an_endpoint, raw_server, reply
 from tests.support.real_prometheus import RealPrometheus, a_prometheus, busy, crooked, stand_ins, with_warning
 
+DATA = Path(__file__).parents[1] / "providers" / "data"
 GAUGES = frozenset({Signal.QUEUE_LENGTH, Signal.RUNNING, Signal.KV_CACHE_USE, Signal.GPU_UTILIZATION})
 RATES = frozenset({Signal.TOKEN_RATE, Signal.REQUEST_RATE, Signal.E2E_S_P95})
 
@@ -24,8 +27,7 @@ RATES = frozenset({Signal.TOKEN_RATE, Signal.REQUEST_RATE, Signal.E2E_S_P95})
 @contextlib.asynccontextmanager
 async def reading(url: str, **changes: Any) -> AsyncIterator[Prometheus]:
     fields: dict[str, Any] = {"preset": "vllm", "missing_after": Duration(5.0), "window": Duration(20.0), **changes}
-    context = a_context(HandClock())
-    telemetry = build(Settings(url=url, **fields), type(context)(installation="t", state_dir="x", clock=SystemClock()))
+    telemetry = build(Settings(url=url, **fields), msgspec.structs.replace(a_context(), clock=SystemClock()))
     try:
         yield telemetry
     finally:
@@ -163,3 +165,37 @@ async def test_a_replica_that_dies_is_missing_at_the_next_scrape_and_check_says_
                 assert "target labels" in first.mend
             async with reading(prometheus.url, replicas=Match(label="pod")) as telemetry:
                 assert (await telemetry.lacks(GAUGES))[0].what == "no `up` on the server has the label pod"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_captured_pages_mean_the_same_through_prometheus_as_scraped(tmp_path: Path) -> None:
+    """What llama.cpp, Triton and TorchServe truly wrote, as a real Prometheus stores it."""
+    async with contextlib.AsyncExitStack() as stack:
+        servers = {}
+        for preset, page in (("llama_cpp", "llama-server"), ("triton", "triton"), ("torchserve", "torchserve")):
+            servers[preset] = await stack.enter_async_context(raw_server())
+            servers[preset].routes["/metrics"] = reply((DATA / f"{page}.metrics.txt").read_bytes())
+        prometheus = stack.enter_context(a_prometheus(tmp_path / "p"))
+        prometheus.show([f"127.0.0.1:{server.port}" for server in servers.values()])
+        prometheus.start()
+        await prometheus.until("up == 1", 3)
+        known = 0
+        for preset, server in servers.items():
+            context = msgspec.structs.replace(a_context(), clock=SystemClock())
+            scraping = scrape.build(scrape.Settings(preset=preset, metrics_port=server.port), context)
+            stack.push_async_callback(scraping.aclose)
+            straight = await scraping.sample(GAUGES, [server.endpoint])
+            async with reading(prometheus.url, preset=preset, metrics_port=server.port) as telemetry:
+                stored = await telemetry.sample(GAUGES, [server.endpoint])
+            for signal in GAUGES:
+                one, other = straight.readings[signal], stored.readings[signal]
+                assert (one.state, one.value, one.covered) == (other.state, other.value, other.covered), (
+                    preset,
+                    signal,
+                )
+            known += sum(reading.value is not None for reading in stored.readings.values())
+            assert stored.idleness.families_present == straight.idleness.families_present
+        assert (
+            known == 3
+        )  # llama.cpp's running and waiting, Triton's waiting; no GPU, and TorchServe's queue is no metric

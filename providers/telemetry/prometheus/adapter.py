@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from autoscaler.domain.base import Instant, ReplicaId
+from autoscaler.domain.base import NEVER, Instant, ReplicaId
 from autoscaler.domain.faults import Unreachable
 from autoscaler.domain.load import Idleness, Kind, LoadSample, Reading, ReadingState, ReplicaLoad, Signal
 from autoscaler.domain.replica import Endpoint
@@ -94,7 +94,8 @@ class Prometheus:
             idleness = idleness_of(theirs, seen) if theirs else Idleness(counter_went_back=went_back)
         else:
             readings = {signal: _nothing_to_ask(signal, now, len(looks)) for signal in sorted(theirs)}
-        around = Around(self._settings.replicas.label, self._labels(replicas), {one.replica: one for one in looks}, now)
+        named = {self._label(one): one.replica for one in replicas}
+        around = Around(self._settings.replicas.label, named, {one.replica: one for one in looks}, now)
         readings |= {signal: _own(signal, query, answers, around) for signal, query in own.items()}
         return LoadSample(
             at=now,
@@ -170,8 +171,10 @@ class Prometheus:
         rows = by_label(answer.rows, settings.replicas.label)
         pages = self._gpu_pages(answers.get(_GPUS), replicas, rules)
         found = {
-            one.replica: look_at(one, rows.get(label, ()), pages.get(one.replica), rules)
-            for label, one in zip(self._labels(replicas), replicas, strict=True)
+            one.replica: look_at(
+                one, rows.get(self._label(one), ()), pages.get(one.replica), rules, self._since(one.replica)
+            )
+            for one in replicas
         }
         return [look for look, _ in found.values()], {replica: past for replica, (_, past) in found.items()}
 
@@ -186,9 +189,13 @@ class Prometheus:
         rows = by_label(answer.rows, match.label)
         return {one.replica: gpu_page_of(rows.get(match.of(one, self._port(one)), ()), rules) for one in replicas}
 
-    def _labels(self, replicas: Sequence[Endpoint]) -> dict[str, ReplicaId]:
-        match = self._settings.replicas
-        return {match.of(one, self._port(one)): one.replica for one in replicas}
+    def _since(self, replica: ReplicaId) -> Instant:
+        """The scrape that was read last; before it there is nothing new."""
+        last = self._fed.get(replica)
+        return NEVER if last is None else last.at
+
+    def _label(self, endpoint: Endpoint) -> str:
+        return self._settings.replicas.of(endpoint, self._port(endpoint))
 
     def _port(self, endpoint: Endpoint) -> int:
         preset = None if self._preset is None else self._preset.metrics_port

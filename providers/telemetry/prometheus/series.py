@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from autoscaler.domain.base import Duration, Instant
+from autoscaler.domain.base import NEVER, Duration, Instant
 from autoscaler.domain.load import Signal
 from autoscaler.domain.replica import Endpoint
 from providers._shared.gpus import Gpus
@@ -101,9 +101,9 @@ def by_label(rows: Sequence[Row], label: str) -> dict[str, list[Row]]:
 
 
 def look_at(
-    endpoint: Endpoint, rows: Sequence[Row], gpu_page: Page | None, rules: Rules
+    endpoint: Endpoint, rows: Sequence[Row], gpu_page: Page | None, rules: Rules, since: Instant = NEVER
 ) -> tuple[Look, tuple[Past, ...]]:
-    """A replica as its newest scrape shows it, and its counters at that and every earlier scrape of the range."""
+    """A replica as its newest scrape shows it, and its counters at that and every earlier scrape from `since` on."""
     up, series = _one_target(rows)
     fault = _down(up) or _behind(series or ([up] if up else []), rules)
     if fault:
@@ -112,7 +112,7 @@ def look_at(
         return Look(replica=endpoint.replica, at=_newest([up] if up else series)), ()
     if not series:
         return Look(replica=endpoint.replica, at=rules.now, fault=f"none of {rules.preset.name}'s series"), ()
-    pages = _pages(series)
+    pages = _pages(series, since)
     past = [Past(at, read_counters(page, rules.preset), read_start(page)) for at, page in pages]
     at, page = pages[-1]
     if past[-1].started == 0:  # a store that lost its data and answers with zeros; no server started in 1970
@@ -132,7 +132,7 @@ def gpu_page_of(rows: Sequence[Row], rules: Rules) -> Page:
     """The newest page of a replica's GPU exporter, or why there is none."""
     up, series = _one_target(rows)
     fault = _down(up) or _behind(series, rules)
-    return Page(fault=f"GPU exporter: {fault}") if fault else _pages(series)[-1][1]
+    return Page(fault=f"GPU exporter: {fault}") if fault else _pages(series, _newest(series))[-1][1]
 
 
 def _one_target(rows: Sequence[Row]) -> tuple[Row | None, list[Row]]:
@@ -171,13 +171,16 @@ def _newest(series: Sequence[Row]) -> Instant:
     return Instant(max(row.values[-1][0] for row in series))
 
 
-def _pages(series: Sequence[Row]) -> list[tuple[Instant, Page]]:
-    """The pages that were scraped, oldest first: all samples of one scrape carry one time."""
+def _pages(series: Sequence[Row], since: Instant) -> list[tuple[Instant, Page]]:
+    """The pages that were scraped, oldest first, the newest always: all samples of one scrape carry one time."""
+    since = min(since, _newest(series))
     pages: dict[float, dict[str, list[Series]]] = {}
     for row in series:
         name = plain(row.metric.get("__name__", ""))
         labels = {label: value for label, value in row.metric.items() if label != "__name__"}
         for at, value in row.values:
+            if at < since:
+                continue
             pages.setdefault(at, {}).setdefault(name, []).append(Series(labels, _number(value)))
     return [
         (Instant(at), Page({name: tuple(found) for name, found in page.items()})) for at, page in sorted(pages.items())

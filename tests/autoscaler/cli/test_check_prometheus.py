@@ -28,8 +28,8 @@ def test_check_says_what_the_server_lacks_and_when_it_is_not_there(shop: Any, tm
         assert done.code == 0, done.out + done.err
         assert "ok: llama telemetry: answers; 4 things lack" in done.out
         lines = [line for line in done.out.splitlines() if line.startswith("warning: pools[0].telemetry: ")]
-        whats = [line.removeprefix("warning: pools[0].telemetry: ").partition(";")[0] for line in lines]
-        assert whats == [
+        told = [line.removeprefix("warning: pools[0].telemetry: ").partition(";")[0] for line in lines]
+        assert told == [
             'no `up` under {job="vllm"}: a replica that dies is noticed by the age of its samples only',
             'no series DCGM_FI_DEV_GPU_UTIL under {job="vllm"}, which gpu_utilization needs',
             'no series vllm:num_requests_waiting under {job="vllm"}, which queue_length needs',

@@ -237,6 +237,12 @@ async def test_a_replica_that_is_scraped_twice_counts_once() -> None:
     assert (await said(an_answer(*twice))).readings[Signal.RUNNING].value == 6
 
 
+async def test_replicas_that_share_one_page_each_show_it() -> None:
+    """As scraping does: a mean is right; who wants totals gives each replica a page of its own."""
+    found = await said(an_answer(*replica(8002, 4)), replicas=Match(value="{host}:8002"))
+    assert (found.readings[Signal.RUNNING].covered, len(found.replicas)) == (2, 2)
+
+
 async def test_the_history_of_counters_gives_rates_at_the_first_look_and_shows_a_restart() -> None:
     def counted(*values: float) -> bytes:
         where = {"instance": "127.0.0.1:1", "job": "vllm"}
