@@ -102,9 +102,9 @@ class Watch:
 
 def _haproxy(world: World) -> ProxyCounts:
     haproxy: Any = modules.load(Group.BALANCER, "haproxy", "--balancer")
-    settings = haproxy.Settings(socket=str(world.proxy_socket), backend=PROXY_CLUSTER)
+    settings = haproxy.Settings(embedded=True, backend=PROXY_CLUSTER)
     try:
-        found = asyncio.run(haproxy.stats(settings))
+        found = asyncio.run(haproxy.stats(settings, str(world.state / "pools" / POOL)))
     except PortFault as fault:
         raise OSError(str(fault)) from fault
     return ProxyCounts(found.connect_failed, found.retried)

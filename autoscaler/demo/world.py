@@ -52,11 +52,6 @@ class World:
     balancer: BalancerKind = "envoy"
 
     @property
-    def proxy_socket(self) -> Path:
-        """HAProxy's runtime API."""
-        return self.root / "haproxy.sock"
-
-    @property
     def config(self) -> Path:
         """The config of the daemon."""
         return self.root / "autoscaler.yaml"
@@ -261,7 +256,6 @@ def _balancer(world: World) -> dict[str, Any]:
             "kind": "haproxy",
             "embedded": True,
             "listen": f"127.0.0.1:{world.listen_port}",
-            "socket": str(world.proxy_socket),
             "backend": PROXY_CLUSTER,
         }
     return {

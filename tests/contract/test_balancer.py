@@ -1,7 +1,6 @@
 """What every balancer adapter must do, against the real balancer and real streams. One row in HARNESSES an adapter."""
 
 import asyncio
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -68,19 +67,17 @@ async def _envoy(folder: Path) -> AsyncGenerator[Running]:
 async def _haproxy(folder: Path) -> AsyncGenerator[Running]:
     (listen,) = free_ports(1)
     settings = haproxy.Settings(embedded=True, listen=f"127.0.0.1:{listen}", strategy="round_robin")
-    with tempfile.TemporaryDirectory(prefix="hap-") as short:  # a UNIX socket's path is short
-        settings = msgspec.structs.replace(settings, socket=f"{short}/admin.sock")
-        context = Context(installation="t.1", state_dir=str(folder), clock=WallClock(), pool=PoolName("p"), name="main")
+    context = Context(installation="t.1", state_dir=str(folder), clock=WallClock(), pool=PoolName("p"), name="main")
 
-        async def retried() -> int:
-            return (await haproxy.stats(settings, str(folder), "main")).retried
+    async def retried() -> int:
+        return (await haproxy.stats(settings, str(folder), "main")).retried
 
-        balancer = haproxy.build(settings, context)
-        try:
-            yield Running(balancer, f"http://127.0.0.1:{listen}", retried, lambda: haproxy.build(settings, context))
-        finally:
-            await balancer.aclose()
-            await haproxy.stop(settings, str(folder), "main")
+    balancer = haproxy.build(settings, context)
+    try:
+        yield Running(balancer, f"http://127.0.0.1:{listen}", retried, lambda: haproxy.build(settings, context))
+    finally:
+        await balancer.aclose()
+        await haproxy.stop(settings, str(folder), "main")
 
 
 @asynccontextmanager

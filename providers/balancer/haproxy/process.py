@@ -12,8 +12,10 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from autoscaler.domain.faults import PortFault, Refused, Unreachable
@@ -22,7 +24,7 @@ from providers.balancer.haproxy import kept, reading
 from providers.balancer.haproxy.configuration import configuration, fingerprint
 from providers.balancer.haproxy.names import Names
 from providers.balancer.haproxy.runtime import NotAnswering, Runtime
-from providers.balancer.haproxy.settings import Address, Layout, Settings
+from providers.balancer.haproxy.settings import Address, Layout, Settings, short_folder
 
 _READY_WITHIN_S: Final = 15.0
 _STOP_WITHIN_S: Final = 5.0
@@ -48,6 +50,7 @@ class Process:
         Raises Refused (no binary, a port in use, another HAProxy, other settings) or Unreachable.
         """
         settings, layout = self.settings, self.layout
+        _check_private(layout)
         try:
             info = await reading.info(self.runtime)
         except NotAnswering:
@@ -61,6 +64,7 @@ class Process:
 
     async def check_start(self) -> None:
         """Find out whether one could be started here; starts nothing and writes nothing. Raises Refused."""
+        _check_private(self.layout)
         try:
             info = await reading.info(self.runtime)
         except Unreachable as error:
@@ -86,6 +90,17 @@ def check_ours(settings: Settings, layout: Layout, running: str) -> None:
             f"the HAProxy in {layout.folder} runs with {', '.join(sorted(had - want))}, the settings say "
             f"{', '.join(sorted(want - had))}: a restart would cut requests, so stop it yourself or put them back"
         )
+
+
+def _check_private(layout: Layout) -> None:
+    """The folder for sockets that all users can reach must be ours alone, or another user could speak as HAProxy."""
+    folder = short_folder()
+    if Path(layout.socket).parent != folder:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise Refused(f"{folder} is not a folder of this user alone: set `socket` to a short path elsewhere")
 
 
 async def _until_ready(runtime: Runtime, settings: Settings, layout: Layout) -> reading.Info:
@@ -114,6 +129,9 @@ def _last_words(layout: Layout) -> str:
 def _start(settings: Settings, layout: Layout, names: Names) -> None:
     path = binary(settings)
     files.make_folder(layout.folder)
+    if Path(layout.socket).parent == short_folder():
+        short_folder().mkdir(mode=0o700, exist_ok=True)
+        _check_private(layout)
     with files.locked(layout.folder / "start.lock", _LOCK_WAIT_S) as lock:
         record = processes.read_record(layout.record)
         if record is not None and processes.is_alive(record.mark):
@@ -176,7 +194,8 @@ async def stop(settings: Settings, state_dir: str = "", name: str = "haproxy") -
 
     For the end of a demo or a test: a daemon that stops leaves HAProxy running. Raises Unreachable when it stays.
     """
-    record = processes.read_record(Layout.of(settings, state_dir, name).record)
+    layout = Layout.of(settings, state_dir, name)
+    record = processes.read_record(layout.record)
     if record is None or not processes.is_alive(record.mark):
         return False
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -185,6 +204,7 @@ async def stop(settings: Settings, state_dir: str = "", name: str = "haproxy") -
         end = time.monotonic() + _STOP_WITHIN_S
         while time.monotonic() < end:
             if not processes.is_alive(record.mark):
+                await asyncio.to_thread(Path(layout.socket).unlink, missing_ok=True)
                 return True
             await asyncio.sleep(_POLL_S)
     raise Unreachable(f"HAProxy (process {record.pid}) does not end")

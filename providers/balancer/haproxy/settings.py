@@ -6,7 +6,9 @@ Invariant: no setting can smuggle a second command or line into HAProxy: what is
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import os
 import re
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -54,7 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One backend of one HAProxy for one pool. Needs HAProxy 2.6 or later.
 
     `socket`: the runtime API with level admin: a UNIX socket's path, or IP address and port. It has no password:
-    over TCP whoever reaches the port is admin. By default /run/haproxy/admin.sock, or one in the state folder when
+    over TCP whoever reaches the port is admin. By default /run/haproxy/admin.sock, or one of this user when
     `embedded`. `backend`: the backend to fill; its `balance` must be what `strategy` asks for.
     `server_options`: words of each server line besides name, address and weight: HAProxy takes none from
     `default-server` for servers added at run time. `pool-max-conn 0` keeps no idle connection, so that no request
@@ -146,6 +148,11 @@ def _told() -> str:
     return ", ".join(sorted(_OURS))
 
 
+def short_folder() -> Path:
+    """Where sockets are whose own folder has too long a path; of this user alone, which whoever uses it checks."""
+    return Path("/tmp") / f"autoscaler-{os.getuid()}"  # noqa: S108 - made private, and checked
+
+
 class Layout(NamedTuple):
     """Where the files of one binding are. `folder` is used only for an HAProxy that we start."""
 
@@ -164,7 +171,9 @@ class Layout(NamedTuple):
         folder = Path(settings.directory or Path(state_dir) / "haproxy" / quote(name, safe="")).resolve()
         socket = settings.socket or str(folder / "admin.sock")
         if len(socket.encode()) > _SOCKET_BYTES:
-            raise Refused(f"socket: {socket} is too long for a UNIX socket ({_SOCKET_BYTES} bytes): set a shorter one")
+            if settings.socket:
+                raise Refused(f"socket: {socket} is too long for a UNIX socket ({_SOCKET_BYTES} bytes)")
+            socket = str(short_folder() / f"{hashlib.sha256(bytes(folder)).hexdigest()[:16]}.sock")
         return cls(folder, socket, folder / "haproxy.cfg")
 
     @property

@@ -368,7 +368,9 @@ async def test_ipv6_and_what_haproxy_would_not_take(theirs: Someones) -> None:
 
 async def test_options_that_haproxy_does_not_know_are_told_in_its_words(theirs: Someones) -> None:
     balancer = an_adapter(theirs, server_options="nosuchword")
-    with pytest.raises(Refused, match=r"HAProxy refused 'add server replicas/.*nosuchword.*: unknown keyword 'nosuchword'"):
+    with pytest.raises(
+        Refused, match=r"HAProxy refused 'add server replicas/.*nosuchword.*: unknown keyword 'nosuchword'"
+    ):
         await balancer.admit([endpoint(80)])
 
 

@@ -25,7 +25,7 @@ from providers.balancer import haproxy
 from providers.balancer.haproxy import HaproxyBalancer, Settings
 from providers.balancer.haproxy.configuration import configuration
 from providers.balancer.haproxy.process import binary
-from providers.balancer.haproxy.settings import STRATEGIES, Address, Layout, Strategy
+from providers.balancer.haproxy.settings import STRATEGIES, Address, Layout, Strategy, short_folder
 from tests.support.streaming import Seen, WallClock, ask, ask_many, backends, free_ports
 
 
@@ -168,11 +168,33 @@ async def test_none_installed_is_told_and_nothing_is_written(short: Path, monkey
     assert list(short.iterdir()) == []
 
 
-def test_a_socket_whose_path_is_too_long_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        Refused, match=r"socket: .*admin\.sock is too long for a UNIX socket \(90 bytes\): set a shorter"
-    ):
-        Ours(tmp_path / ("x" * 80))
+@pytest.mark.e2e
+async def test_a_state_folder_with_a_long_path_has_its_socket_in_a_short_one_of_this_user(tmp_path: Path) -> None:
+    one = Ours(tmp_path / ("x" * 80))
+    try:
+        assert (await one.balancer.members()).members == ()
+        made = Path(one.layout.socket)
+        assert made.parent == short_folder()
+        assert (made.parent.stat().st_mode & 0o777, made.parent.stat().st_uid) == (0o700, os.getuid())
+        other = Ours(tmp_path / ("x" * 79))
+        assert other.layout.socket != one.layout.socket
+    finally:
+        await one.end()
+    assert not made.exists()
+    with pytest.raises(Refused, match=r"socket: .* is too long for a UNIX socket \(90 bytes\)"):
+        Ours(tmp_path, socket=f"/{'x' * 90}")
+
+
+async def test_a_short_folder_that_others_can_reach_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o777)
+    shared.chmod(0o777)
+    for module in ("process", "settings"):
+        monkeypatch.setattr(f"providers.balancer.haproxy.{module}.short_folder", lambda: shared)
+    one = Ours(tmp_path / ("x" * 80))
+    for call in (one.balancer.check_start, one.balancer.members):
+        with pytest.raises(Refused, match="shared is not a folder of this user alone: set `socket`"):
+            await call()
 
 
 @pytest.mark.e2e
