@@ -42,11 +42,11 @@ async def test_it_is_ready_with_nothing_loaded_and_we_say_so(tmp_path: Path) -> 
             looks = await watch(probe, ports.http, LIVE, within_s=60.0)
             assert await loading == 200
     print(f"Triton, explicit mode: before the load {before}; while it loads {looks}")
-    assert len(before.loading_while_live) == len(before.all) >= 5
+    assert len(before.loading_while_live) == len(before.all) >= 2
     assert {look.verdict.detail for look in before.all} == {"GET /v2/models/dummy/ready: HTTP 400"}
     assert all(look.verdict.alive and look.verdict.certain for look in before.all)
     assert looks.all[-1].at - looks.all[0].at >= 1.5  # the model takes 2 s
-    assert len(looks.loading_while_live) >= 5
+    assert len(looks.loading_while_live) >= 2
     assert looks.all[-1].verdict.detail == ""
 
 
@@ -60,7 +60,7 @@ async def test_a_model_that_cannot_infer_is_ready_and_never_admitted(tmp_path: P
             shallow = await probe.check(an_endpoint(ports.http), generate=False)
         assert status_of(ports.http, "/v2/models/dummy/ready") == 200
     print(f"Triton, a model that raises: {looks}")
-    assert len(looks.loading_while_live) == len(looks.all) >= 3
+    assert len(looks.loading_while_live) == len(looks.all) >= 2
     assert {look.verdict.detail for look in looks.all} == {"POST /v2/models/dummy/infer: HTTP 500"}
     assert shallow.loaded  # nothing but an inference shows it
 
