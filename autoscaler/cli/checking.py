@@ -152,7 +152,8 @@ async def _balancer(parts: PoolParts, key: str, *, ours: bool) -> Reached:
             if not ours:
                 raise
             return f"does not run; the daemon starts it ({fault})"
-        return f"{len(view.members)} members"
+        foreign = f", {len(view.foreign)} that are not ours" if view.foreign else ""
+        return f"{len(view.members)} members{foreign}"
 
     return await _tried(f"{parts.pool.name} balancer {key}", look())
 

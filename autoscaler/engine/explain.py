@@ -47,6 +47,7 @@ TEMPLATES: Final[dict[str, str]] = {
     # alarms
     "machine_vanished": "{replica} vanished while {phase}: not by our choice",
     "foreign_machines": "{count} on {compute} belong to no pool here, not touched; first {instance} ({detail})",
+    "foreign_members": "{count} in {balancer} are not ours, not touched; first {endpoint} ({detail})",
     "launch_expired": "launch {token} at {placement} showed no machine by its deadline",
     "no_capacity": "{placement} has no capacity: {detail}",
     "quota_reached": "{placement}: quota reached: {detail}",

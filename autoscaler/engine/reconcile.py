@@ -62,8 +62,7 @@ def join(pool: Pool, memory: Memory, observation: Observation) -> Joined:
                 if passed and record is not None and before is not None:
                     replica = steady.replica(seat, instance, before, record)
                     if replica is not None:
-                        joined.replicas.append(replica)
-                        joined.intents[seat.rid] = before
+                        joined.add_steady(replica, before)
                         continue
                 look = _Look(
                     pool, observation, instance, seat, members.of(seat.rid, instance.address, seat.port), memory.epoch,
@@ -357,7 +356,7 @@ def _traffic(pool: Pool, members: list[Member]) -> Traffic:
 
 
 def _foreign_alarms(joined: Joined, observation: Observation) -> None:
-    """Machines with a tag of ours that no config knows: reported, never touched (law 7)."""
+    """Machines with a tag of ours that no config knows, and others' members: reported, never touched (law 7)."""
     for name in sorted(observation.computes):
         foreign = sorted(observation.computes[name].foreign, key=lambda one: one.id)
         if foreign:  # one line however many: a neighbour's pool must not drown our own
@@ -366,3 +365,9 @@ def _foreign_alarms(joined: Joined, observation: Observation) -> None:
                 "count": len(foreign), "compute": name, "instance": first.id, "detail": first.detail,
             }  # fmt: skip
             joined.alarms.append(Reason(code="foreign_machines", facts=facts))
+    for name in sorted(observation.balancers):
+        if others := sorted(observation.balancers[name].foreign, key=lambda one: (one.endpoint, one.reason)):
+            facts = {
+                "count": len(others), "balancer": name, "endpoint": others[0].endpoint, "detail": others[0].reason,
+            }  # fmt: skip
+            joined.alarms.append(Reason(code="foreign_members", facts=facts))

@@ -15,6 +15,7 @@ from autoscaler.domain.lifecycle import Phase
 from autoscaler.domain.memory import Memory
 from autoscaler.domain.pool import DrainRule, Pace, Pool, ScaleIn, ScaleOut
 from autoscaler.engine.decide import decide
+from autoscaler.engine.explain import phrase
 from autoscaler.ports.build import Context
 from autoscaler.ports.policy import Policy
 from autoscaler.runtime.loop import PoolLoop
@@ -56,6 +57,7 @@ class Scene:
         self.admitted: list[tuple[int, ReplicaId]] = []
         self.drained: list[tuple[int, ReplicaId]] = []
         self.phases: dict[ReplicaId, Phase] = {}
+        self.alarms: list[str] = []
         self.now = 0
         self.loop = PoolLoop(self._parts(), services(clock, MemoryLedger(), decide_with=self._decide))
 
@@ -69,6 +71,7 @@ class Scene:
     ) -> Decision:
         decision = decide(pool, policies, memory, observation, calendar)
         self.now = next(self.ticks)
+        self.alarms = [phrase(one) for one in decision.alarms]
         self.phases = {one.id: one.phase for one in decision.replicas}
         self.admitted += [(self.now, one.endpoint.replica) for one in decision.plan if isinstance(one, Admit | Recall)]
         self.drained += [(self.now, one.endpoint.replica) for one in decision.plan if isinstance(one, Drain)]
@@ -83,8 +86,7 @@ class Scene:
         for line in self.theirs.ask("show servers state replicas").splitlines()[2:]:
             if line and line.split()[6] == "0":
                 replica = NAMES.replica(line.split()[3])
-                assert replica is not None
-                found.add(replica)
+                found.add(replica or ReplicaId(line.split()[3]))
         return found
 
     def of(self, phase: Phase) -> set[ReplicaId]:
@@ -181,3 +183,13 @@ async def test_while_haproxy_is_gone_nothing_is_ended_and_then_all_is_as_it_was(
             scene.world.asks.units = 3
             await asyncio.to_thread(theirs.start)
             await scene.until(lambda: scene.serving() == serving and len(scene.of(Phase.IN_SERVICE)) == 3, "as it was")
+
+
+async def test_a_server_of_somebody_else_is_told_and_takes_nobodys_place() -> None:
+    with someone_elses("server gpu7 127.0.0.1:8000 weight 16") as theirs:  # the very address of the pool's machines
+        async with running(theirs) as scene:
+            await scene.until(lambda: len(scene.of(Phase.IN_SERVICE)) == 3, "three serve")
+            assert scene.alarms == [
+                "1 in front are not ours, not touched; first 127.0.0.1:8000 (server gpu7 is not ours)"
+            ]
+            assert len(theirs.server_names()) == 4
