@@ -206,8 +206,20 @@ async def test_fewer_hosts_than_asked_for_is_an_answer_and_the_last_host_stays_l
     await site.end(*state.ids[:1])
     await site.until(lambda: running(site.folder) == {"h2"})
     assert len(await site.launch(1, Token("e1-p-2-0"))) == 1
+    await site.end(*(one.id for one in (await site.look()).instances if one.token == "e1-p-2-0"))
+    await site.until(lambda: running(site.folder) == {"h2"})
     again = await site.hosts.launch(site.pool(), site.order(3))
     assert again.ids == state.ids  # its account is closed: a host that is free again is not its
+    assert running(site.folder) == {"h2"}
+
+
+async def test_a_host_that_boots_slowly_is_told_to_start_once_however_many_ask(site: Site) -> None:
+    count = site.folder / "count"
+    site.set(start=("/bin/sh", "-c", f"sleep 0.3; echo x >> {count}"), hosts=own_hosts(1))  # its status stays stopped
+    first, other = site.hosts, site.restart()
+    states = await asyncio.gather(*(one.launch(site.pool(), site.order()) for one in (first, other) * 2))
+    assert {state.ids for state in states} == {(f"h1.{TOKEN}",)}
+    assert count.read_text(encoding="ascii") == "x\n"
 
 
 async def test_a_start_that_may_have_worked_is_a_machine_until_its_host_says_otherwise(site: Site) -> None:
@@ -292,10 +304,14 @@ async def test_a_running_host_is_adopted_and_then_ended_like_any_other(site: Sit
 async def test_a_host_that_was_started_anew_by_others_while_it_was_to_stop_is_left_alone(site: Site) -> None:
     (name,) = await site.launch()
     await site.look()
-    await site.end(name)
+    silent = site.fault("fail", "status", "h1", "busy\n")
+    await site.end(name)  # accepted; whether it has stopped was not to be learned
     await site.until(lambda: running(site.folder) == set())
+    assert (await site.one()).state is InstanceState.STOPPING
     site.by_hand("start", "h1")
     before = calls(site.folder, "stop")
+    await site.end(name)  # nor is a host that is silent told again: it may be another's by now
+    silent.unlink()
     for _ in range(3):
         await site.end(name)
     assert calls(site.folder, "stop") == before
