@@ -121,7 +121,8 @@ def _ledger(merged: dict[str, Any], base: Path) -> tuple[Choice | None, list[str
     scheme, mark, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
     if not mark:
         words = ", ".join(f"{kind}://..." for kind in modules.kinds(Group.LEDGER))
-        return None, [f"{path}: found {shown(url, path)}; allowed: {words}"]
+        found = "a text with an @ in it" if "@" in str(url) else shown(url, path)  # a password stands before an @
+        return None, [f"{path}: found {found}; allowed: {words}"]
     kind = scheme.partition("+")[0]
     if kind == "sqlite" and rest.startswith("/") and not rest.startswith("//"):
         url = f"{scheme}:///{base / rest[1:]}"
