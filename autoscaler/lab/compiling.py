@@ -28,14 +28,26 @@ def _folder() -> str:
 
 
 _FOLDER: Final = _folder()
+# No function of ours makes an array, so none has to be counted: `_nrt` off leaves out a count up and down for every
+# array of the state at every call, four fifths of a run.
+_njit: Final[Any] = numba.njit
+_OPTIONS: Final[dict[str, Any]] = {"error_model": "numpy", "_nrt": False}
 
 
-def compiled(function: F) -> F:
-    """Compile at the first call; kept beside the file, or in the user's cache where that is read-only."""
+def entry(function: F) -> F:
+    """A function that Python calls: compiled at its first call, with all inner ones that it needs.
+
+    Kept beside the file, or in the user's cache where that is read-only.
+    """
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = _FOLDER
     try:
-        return cast("F", numba.njit(cache=True, error_model="numpy")(function))
+        return cast("F", _njit(cache=True, **_OPTIONS)(function))
     finally:
         config.CACHE_DIR = before
+
+
+def inner(function: F) -> F:
+    """A function that compiled ones alone call: without the way in from Python, which takes longest to compile."""
+    return cast("F", _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.lab import kernel as k
-from autoscaler.lab.compiling import compiled
+from autoscaler.lab.compiling import entry, inner
 from autoscaler.lab.kernel import State
 
 
-@compiled
+@inner
 def mixed(value: int) -> int:
     """A 63-bit mix of an integer (splitmix64): equal input, equal output, no order of calls."""
     z = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xD1B54A32D192ED03)
@@ -22,7 +22,7 @@ def mixed(value: int) -> int:
     return int((z ^ (z >> np.uint64(31))) >> np.uint64(1))
 
 
-@compiled
+@inner
 def least(s: State, now: float, by: int) -> int:
     """The open slot with the least inside a unit of weight; ties go round."""
     opens, start = s.glob[k.OPENS], s.glob[k.ROUND]
@@ -42,7 +42,7 @@ def least(s: State, now: float, by: int) -> int:
     return best
 
 
-@compiled
+@inner
 def smooth(s: State) -> int:
     """Smooth weighted round robin: each slot gains its weight, the highest is chosen and pays the sum."""
     best, total = -1, 0.0
@@ -56,7 +56,7 @@ def smooth(s: State) -> int:
     return best
 
 
-@compiled
+@inner
 def hashed(s: State, i: int) -> int:
     """The slot of the request's client by rendezvous hashing. Low client numbers are busy ones: u squared."""
     u = (mixed(s.glob[k.SEED] + i) & 0xFFFFFFFF) / 4294967296.0
@@ -70,7 +70,7 @@ def hashed(s: State, i: int) -> int:
     return best
 
 
-@compiled
+@inner
 def choose(s: State, i: int, now: float) -> int:
     """The slot that gets request i, moved on to `now`; at least one slot is open."""
     strategy = s.glob[k.STRATEGY]
@@ -90,7 +90,7 @@ def choose(s: State, i: int, now: float) -> int:
     return r
 
 
-@compiled
+@inner
 def hold(s: State, i: int) -> None:
     """Keep a request at the balancer."""
     s.after[i] = -1
@@ -102,7 +102,7 @@ def hold(s: State, i: int) -> None:
     s.glob[k.HELD] += 1
 
 
-@compiled
+@inner
 def unhold(s: State) -> int:
     """The request that has been held longest."""
     i = s.glob[k.H_HEAD]
@@ -111,7 +111,7 @@ def unhold(s: State) -> int:
     return int(i)
 
 
-@compiled
+@inner
 def release(s: State, now: float, patience: float) -> None:
     """Requests held for longer than `patience` seconds fail; the others go to the open slots, if there are any."""
     while s.glob[k.HELD] > 0:
@@ -126,7 +126,7 @@ def release(s: State, now: float, patience: float) -> None:
             return
 
 
-@compiled
+@inner
 def pull(s: State, now: float) -> None:
     """One queue for all: open slots with a free place take from it, the emptiest first."""
     while s.glob[k.HELD] > 0 and s.glob[k.OPENS] > 0:
@@ -137,7 +137,15 @@ def pull(s: State, now: float) -> None:
         k.give(s, r, unhold(s), now)
 
 
-@compiled
+@entry
+def hand_out(s: State, now: float, patience: float) -> None:
+    """Give what is held to the open slots, and fail what was held for longer than `patience` seconds."""
+    release(s, now, patience)
+    if s.glob[k.STRATEGY] == k.CENTRAL:
+        pull(s, now)
+
+
+@inner
 def work(s: State, slots: int, until: float) -> None:
     """Move all replicas on to `until`; with one queue for all in the order of their events, since each end pulls."""
     if s.glob[k.STRATEGY] != k.CENTRAL:
@@ -145,17 +153,17 @@ def work(s: State, slots: int, until: float) -> None:
             k.run(s, r, until)
         return
     while True:
-        first, soonest = -1, until
+        first, soonest = slots, until
         for r in range(slots):
             if s.num[r, k.NEXT] <= soonest:
                 first, soonest = r, s.num[r, k.NEXT]
-        if first < 0:
+        if first == slots:
             return
         k.turn(s, first)
         pull(s, soonest)
 
 
-@compiled
+@entry
 def advance(s: State, slots: int, until: float, patience: float) -> None:
     """Move everything on to `until`: arrivals up to and including it, and all work. `slots`: rows in use."""
     i, count = s.glob[k.CURSOR], len(s.arrival)
@@ -177,13 +185,13 @@ def advance(s: State, slots: int, until: float, patience: float) -> None:
         release(s, until, patience)
 
 
-@compiled
+@entry
 def kill(s: State, r: int, status: int) -> int:
     """A replica ends with all that is inside it, which gets `status`; the number of requests lost."""
     c = s.cnt[r]
     lost = c[k.DECODING] + c[k.PREFILLING] + c[k.WAITING]
     for n in range(c[k.DECODING]):
-        s.status[s.vals[r, n]] = status
+        s.status[s.heap[r, n] & k.MASK] = status
     i = c[k.P_HEAD]
     for _ in range(c[k.PREFILLING]):
         s.status[i] = status

@@ -65,8 +65,7 @@ class Fleet:
             status=np.zeros(count, dtype=np.uint8),
             num=np.zeros((0, k.NUMS)),
             cnt=np.zeros((0, k.CNTS), dtype=np.int64),
-            keys=np.zeros((0, batch_max), dtype=np.int64),
-            vals=np.zeros((0, batch_max), dtype=np.int32),
+            heap=np.zeros((0, batch_max), dtype=np.int64),
             tally=np.zeros((0, k.TALLIES)),
             open=np.zeros(0, dtype=np.int64),
             glob=glob,
@@ -84,8 +83,7 @@ class Fleet:
         self.state = s._replace(
             num=longer(s.num),
             cnt=longer(s.cnt),
-            keys=longer(s.keys),
-            vals=longer(s.vals),
+            heap=longer(s.heap),
             tally=longer(s.tally),
             open=longer(s.open),
         )
@@ -146,8 +144,7 @@ class Fleet:
             self._open.append(slot)
             self._set_open()
             if self.held:
-                dispatch.release(self.state, self.now_s, np.inf)
-                dispatch.pull(self.state, self.now_s)
+                dispatch.hand_out(self.state, self.now_s, np.inf)
 
     def close(self, slot: int) -> None:
         """From now on it gets none; what is inside goes on."""

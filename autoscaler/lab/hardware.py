@@ -38,7 +38,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kv_s: float = 0.0
     max_batch: int = 256
     kv_tokens: int = 300_000
-    chunk: int = 2048
+    chunk: int = 8192
     speed: float = 1.0
     gpus: int = 1
     source: str = "given"

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.lab.compiling import compiled
+from autoscaler.lab.compiling import inner
 
 #: Upper edges of vLLM's histograms, seconds (vllm/v1/metrics/loggers.py, 0.11); the bucket above the last is last.
 TTFT_EDGES: Final = np.array(
@@ -59,9 +59,17 @@ ROUND_ROBIN, LEAST_CONNECTIONS, LEAST_LOAD, WEIGHTED, SOURCE_HASH, CENTRAL = ran
 
 NEVER: Final = 1e300
 
+#: A heap entry is a step and, in its lower bits, a request: their number is bounded by that.
+SHIFT: Final = 24
+MASK: Final = (1 << SHIFT) - 1
+
 
 class State(NamedTuple):
-    """All arrays of a run. The first seven have an entry a request, `num` to `tally` a row a slot."""
+    """All arrays of a run.
+
+    The first seven have an entry a request, the next four a row a slot. `heap` has a replica's decoding sequences by
+    the step in which each ends: step << SHIFT | request. `open` lists the open slots.
+    """
 
     arrival: NDArray[np.float64]
     prompt: NDArray[np.int32]
@@ -72,52 +80,51 @@ class State(NamedTuple):
     status: NDArray[np.uint8]
     num: NDArray[np.float64]
     cnt: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    vals: NDArray[np.int32]
+    heap: NDArray[np.int64]
     tally: NDArray[np.float64]
     open: NDArray[np.int64]
     glob: NDArray[np.int64]
 
 
-@compiled
-def push(s: State, r: int, key: int, val: int) -> None:
+@inner
+def push(s: State, r: int, step: int, i: int) -> None:
     """Put a decoding sequence, by the step in which it ends, into the replica's heap."""
-    keys, vals = s.keys[r], s.vals[r]
+    heap, entry = s.heap[r], (step << SHIFT) | i
     at = s.cnt[r, DECODING]
     s.cnt[r, DECODING] = at + 1
     while at > 0:
         above = (at - 1) >> 1
-        if keys[above] <= key:
+        if heap[above] <= entry:
             break
-        keys[at], vals[at] = keys[above], vals[above]
+        heap[at] = heap[above]
         at = above
-    keys[at], vals[at] = key, val
+    heap[at] = entry
 
 
-@compiled
+@inner
 def pop(s: State, r: int) -> int:
     """Take the sequence that ends first out of the heap."""
-    keys, vals = s.keys[r], s.vals[r]
-    first = vals[0]
+    heap = s.heap[r]
+    first = heap[0] & MASK
     size = s.cnt[r, DECODING] - 1
     s.cnt[r, DECODING] = size
-    key, val = keys[size], vals[size]
+    last = heap[size]
     at = 0
     while True:
         child = 2 * at + 1
         if child >= size:
             break
-        if child + 1 < size and keys[child + 1] < keys[child]:
+        if child + 1 < size and heap[child + 1] < heap[child]:
             child += 1
-        if keys[child] >= key:
+        if heap[child] >= last:
             break
-        keys[at], vals[at] = keys[child], vals[child]
+        heap[at] = heap[child]
         at = child
-    keys[at], vals[at] = key, val
+    heap[at] = last
     return int(first)
 
 
-@compiled
+@inner
 def bucket(edges: NDArray[np.float64], value: float) -> int:
     """The bucket that holds a value: the first whose upper edge is not below it."""
     low, high = 0, len(edges)
@@ -130,13 +137,13 @@ def bucket(edges: NDArray[np.float64], value: float) -> int:
     return low
 
 
-@compiled
+@inner
 def needs(s: State, r: int, i: int) -> int:
     """KV tokens that a sequence will hold at its end; one longer than the whole cache may run alone."""
     return int(min(s.prompt[i] + s.output[i], s.cnt[r, KV_MAX]))
 
 
-@compiled
+@inner
 def finish(s: State, r: int, i: int, now: float) -> None:
     """A sequence emitted its last token."""
     s.status[i] = OK
@@ -148,7 +155,7 @@ def finish(s: State, r: int, i: int, now: float) -> None:
     s.tally[r, E2E_AT + bucket(E2E_EDGES, took)] += 1
 
 
-@compiled
+@inner
 def first_token(s: State, r: int, now: float) -> None:
     """The prompt at the head has been read: it emits its first token and decodes from now on."""
     c = s.cnt[r]
@@ -167,7 +174,7 @@ def first_token(s: State, r: int, now: float) -> None:
         push(s, r, c[STEP] + s.output[i] - 1, i)
 
 
-@compiled
+@inner
 def has_room(s: State, r: int) -> bool:
     """Whether the request at the head of the queue may enter the batch."""
     c = s.cnt[r]
@@ -177,7 +184,7 @@ def has_room(s: State, r: int) -> bool:
     return bool(inside == 0 or c[KV] + needs(s, r, c[W_HEAD]) <= c[KV_MAX])
 
 
-@compiled
+@inner
 def let_in(s: State, r: int) -> None:
     """Move requests from the queue into the batch while there is room."""
     c = s.cnt[r]
@@ -195,7 +202,7 @@ def let_in(s: State, r: int) -> None:
         c[PREFILLING] += 1
 
 
-@compiled
+@inner
 def begin(s: State, r: int, now: float) -> None:
     """At the end of a step: let requests in and begin the next run of equal steps."""
     let_in(s, r)
@@ -205,7 +212,7 @@ def begin(s: State, r: int, now: float) -> None:
         c[MODE], c[STEPS] = IDLE, 0
         x[NEXT], x[EMPTY_AT] = NEVER, now
         return
-    steps = s.keys[r, 0] - c[STEP] if c[DECODING] else np.int64(1 << 60)
+    steps = (s.heap[r, 0] >> SHIFT) - c[STEP] if c[DECODING] else np.int64(1 << 60)
     emitting, tokens = c[DECODING], 0
     if c[PREFILLING] == 0:
         c[MODE] = DECODE
@@ -233,7 +240,7 @@ def begin(s: State, r: int, now: float) -> None:
     x[NEXT] = now + steps * x[STEP_S]
 
 
-@compiled
+@inner
 def read_prompts(s: State, r: int, now: float) -> None:
     """Apply the run of steps that just ended to the prompts."""
     c = s.cnt[r]
@@ -252,7 +259,7 @@ def read_prompts(s: State, r: int, now: float) -> None:
         first_token(s, r, now)
 
 
-@compiled
+@inner
 def turn(s: State, r: int) -> None:
     """The end of a run of equal steps: tokens, ends, first tokens, and what comes next."""
     c, x = s.cnt[r], s.num[r]
@@ -260,21 +267,21 @@ def turn(s: State, r: int) -> None:
     c[STEP] += c[STEPS]
     s.tally[r, BUSY_S] += c[STEPS] * x[STEP_S]
     s.tally[r, TOKENS] += c[STEPS] * c[DECODING]
-    while c[DECODING] > 0 and s.keys[r, 0] <= c[STEP]:
+    while c[DECODING] > 0 and s.heap[r, 0] >> SHIFT <= c[STEP]:
         finish(s, r, pop(s, r), now)
     if c[MODE] != DECODE:
         read_prompts(s, r, now)
     begin(s, r, now)
 
 
-@compiled
+@inner
 def run(s: State, r: int, until: float) -> None:
     """Move one replica on to `until`."""
     while s.num[r, NEXT] <= until:
         turn(s, r)
 
 
-@compiled
+@inner
 def interrupt(s: State, r: int, now: float) -> None:
     """End the run of equal steps with the step that is under way, so that a newcomer can enter after it."""
     c, x = s.cnt[r], s.num[r]
@@ -290,7 +297,7 @@ def interrupt(s: State, r: int, now: float) -> None:
     x[NEXT] = x[T0] + x[STEP_S]
 
 
-@compiled
+@inner
 def give(s: State, r: int, i: int, now: float) -> None:
     """A request reaches a replica, which has been moved on to `now`."""
     c = s.cnt[r]

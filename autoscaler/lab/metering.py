@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.lab import kernel as k
-from autoscaler.lab.compiling import compiled
+from autoscaler.lab.compiling import entry, inner
 from autoscaler.lab.kernel import State
 
 #: Looks that are kept; a window never spans more.
@@ -47,7 +47,7 @@ def new_looks(slots: int) -> Looks:
     )
 
 
-@compiled
+@inner
 def _count(s: State, r: int, now: float, row: NDArray[np.float64]) -> None:
     """A replica's counters now, the run of steps under way included."""
     for n in range(k.TALLIES):
@@ -58,7 +58,7 @@ def _count(s: State, r: int, now: float, row: NDArray[np.float64]) -> None:
         row[k.TOKENS] += np.floor((now - x[k.T0]) / x[k.STEP_S]) * c[k.DECODING]
 
 
-@compiled
+@inner
 def _base(looks: Looks, turn: int, r: int, now: float, window: float) -> int:
     """The youngest earlier look at this replica that is a window old, else its oldest; -1 when there is none."""
     who, best = looks.who[turn % LOOKS, r], -1
@@ -74,7 +74,7 @@ def _base(looks: Looks, turn: int, r: int, now: float, window: float) -> int:
     return best
 
 
-@compiled
+@entry
 def look(s: State, looks: Looks, turn: int, slots: NDArray[np.int64], now: float, window: float) -> None:
     """Look number `turn` (from 0) at these slots; `looks.sums` and `looks.gauges` hold what it comes to."""
     here, sums = turn % LOOKS, looks.sums
@@ -110,7 +110,7 @@ def look(s: State, looks: Looks, turn: int, slots: NDArray[np.int64], now: float
             sums[TTFT + b] += row[k.TTFT_AT + b] - before[k.TTFT_AT + b]
 
 
-@compiled
+@entry
 def quantile(counts: NDArray[np.float64], edges: NDArray[np.float64], share: float) -> float:
     """A quantile of bucket counts by linear interpolation, as Prometheus does it; the last edge beyond it."""
     rank = share * counts.sum()
