@@ -40,6 +40,23 @@ def a_backend(*lines: str, balance: str = "balance roundrobin") -> str:
     return "backend replicas\n" + "".join(f"    {line}\n" for line in (balance, *lines)) + MARKS
 
 
+def ask_socket(path: Path, command: str) -> str:
+    """Say something on a runtime API, by hand. Raises OSError."""
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(5)
+        one.connect(str(path))
+        one.sendall(f"{command}\n".encode())
+        parts = []
+        while part := one.recv(65536):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+def stat_rows(path: Path) -> list[dict[str, str]]:
+    """The servers of our backend and the backend itself, as HAProxy counts them. Raises OSError."""
+    return list(csv.DictReader(ask_socket(path, "show stat replicas 6 -1").removeprefix("# ").splitlines()))
+
+
 class Someones:
     """One HAProxy of somebody else. `files`: the configuration, read anew at each reload."""
 
@@ -98,14 +115,7 @@ class Someones:
 
     def ask(self, command: str) -> str:
         """Say something on the socket, by hand."""
-        with socket.socket(socket.AF_UNIX) as one:
-            one.settimeout(5)
-            one.connect(str(self.socket))
-            one.sendall(f"{command}\n".encode())
-            parts = []
-            while part := one.recv(65536):
-                parts.append(part)
-        return b"".join(parts).decode()
+        return ask_socket(self.socket, command)
 
     def server_names(self) -> list[str]:
         """Who is in the backend."""
@@ -113,8 +123,7 @@ class Someones:
 
     def sent_to(self, server: str) -> int:
         """How many requests this worker ever gave to a server."""
-        lines = self.ask("show stat replicas 4 -1").removeprefix("# ").splitlines()
-        return next(int(row["stot"]) for row in csv.DictReader(lines) if row["svname"] == server)
+        return next(int(row["stot"]) for row in stat_rows(self.socket) if row["svname"] == server)
 
     def end(self) -> None:
         """End all of it, cutting what is inside."""

@@ -1,10 +1,10 @@
-"""One real world on this machine: the daemon as a process, a real Envoy, real stand-ins, a real load client.
+"""One real world on this machine: the daemon as a process, a real balancer, real stand-ins, a real load client.
 
 Does: write the config, start and kill processes, and read what each part says of itself. Does not: judge; tests do.
 Invariant: every process of a world carries its mark; `closed` ends them all, and says which would not end.
 
 Witnesses, each independent of the daemon: `starts` (a line that each replica writes before it becomes a server), the
-stand-ins' own counts, the load client's records, Envoy's counters, and the operating system's list of processes.
+stand-ins' own counts, the load client's records, the balancer's counters, and the operating system's list of processes.
 """
 
 import asyncio
@@ -33,7 +33,10 @@ from autoscaler.demo.replica_stats import ReplicaStats, read_stats
 from autoscaler.domain.base import PoolName
 from autoscaler.domain.decision import Record
 from autoscaler.runtime.clock import SystemClock
+from providers.balancer import haproxy
 from providers.balancer.envoy import EnvoyStats, Settings, stats
+from providers.balancer.haproxy.settings import Layout
+from tests.support.haproxy import stat_rows
 
 POOL = demo.POOL
 _POLL_S = 0.1
@@ -56,6 +59,7 @@ class Shape:
     pace: dict[str, Any] = field(default_factory=dict)
     ready: dict[str, Any] = field(default_factory=dict)
     drain: dict[str, Any] = field(default_factory=dict)
+    balancer: demo.BalancerKind = "envoy"
 
 
 class Start(NamedTuple):
@@ -67,11 +71,19 @@ class Start(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A member as Envoy has it now. `health`: empty when it gets requests."""
+    """A member as the balancer has it now. `health`: empty when it gets requests."""
 
     port: int
     active: int
     health: str
+
+
+class Proxied(NamedTuple):
+    """What the balancer counted that is nobody's fault but ours. `unserved`: requests for which it had no replica."""
+
+    connect_failed: int
+    unserved: int
+    retried: int
 
 
 class RealWorld:
@@ -109,13 +121,7 @@ class RealWorld:
                         }
                     ],
                     "ready_when": {"preset": "vllm", "timeout": "1s", "give_up_after": "20s", **shape.ready},
-                    "balancers": [
-                        {
-                            "kind": "envoy",
-                            "listen": f"127.0.0.1:{here.listen_port}",
-                            "admin": f"127.0.0.1:{here.proxy_admin_port}",
-                        }
-                    ],
+                    "balancers": [self._balancer()],
                     "telemetry": {
                         "kind": "scrape",
                         "preset": "vllm",
@@ -132,6 +138,12 @@ class RealWorld:
     def witnessed(self, command: Sequence[str]) -> list[str]:
         """A replica's command that leaves its trace in `starts` first."""
         return ["/bin/sh", "-c", _WITNESS, "sh", "{instance}", str(self.starts_log), *command]
+
+    def _balancer(self) -> dict[str, Any]:
+        listen = f"127.0.0.1:{self.here.listen_port}"
+        if self.shape.balancer == "haproxy":
+            return {"kind": "haproxy", "embedded": True, "listen": listen}
+        return {"kind": "envoy", "listen": listen, "admin": f"127.0.0.1:{self.here.proxy_admin_port}"}
 
     def _pace(self) -> dict[str, Any]:
         return {
@@ -206,7 +218,9 @@ class RealWorld:
         return next((one for one in pool.get("replicas", []) if one["id"].endswith(f":{port}")), None)
 
     def hosts(self) -> dict[int, Host]:
-        """Envoy's members by port."""
+        """The balancer's members by port."""
+        if self.shape.balancer == "haproxy":
+            return self._haproxy_hosts()
         answer = self._get(self.here.proxy_admin_port, "/clusters?format=json") or {}
         found = {}
         for cluster in answer.get("cluster_statuses", []):
@@ -224,6 +238,29 @@ class RealWorld:
         here = self.here
         listen, admin = f"127.0.0.1:{here.listen_port}", f"127.0.0.1:{here.proxy_admin_port}"
         return asyncio.run(stats(Settings(listen=listen, admin=admin)))
+
+    def proxied(self) -> Proxied:
+        """The balancer's counters, whichever it is."""
+        if self.shape.balancer == "envoy":
+            one = self.envoy()
+            return Proxied(one.connect_failed, one.none_healthy, one.retried)
+        (whole,) = [row for row in stat_rows(self._haproxy_socket()) if row["svname"] == "BACKEND"]
+        # Replicas of a test that counts these answer no 5xx, so each is HAProxy's own.
+        return Proxied(int(whole["econ"]), int(whole["hrsp_5xx"]), int(whole["wretr"]) + int(whole["wredis"]))
+
+    def _haproxy_socket(self) -> Path:
+        settings = haproxy.Settings(embedded=True)
+        return Path(Layout.of(settings, str(self.here.state / "pools" / POOL), "haproxy").socket)
+
+    def _haproxy_hosts(self) -> dict[int, Host]:
+        found = {}
+        with suppress(OSError):
+            for row in stat_rows(self._haproxy_socket()):
+                if row["svname"] != "BACKEND" and not row["status"].startswith("MAINT"):
+                    up = row["status"].startswith("UP")
+                    port = int(row["addr"].rpartition(":")[2])
+                    found[port] = Host(port, int(row["scur"]), "" if up else row["status"].lower())
+        return found
 
     def counter(self, name: str) -> int:
         """Any counter of Envoy's cluster."""
