@@ -69,7 +69,10 @@ def test_every_older_schema_has_a_way() -> None:
     "url", ["", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///a/", "sqlite:///a?mode=ro", "/tmp/a.db"]
 )
 def test_a_url_that_names_no_file_is_refused_with_the_forms_allowed(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"ledger\.url: found '.*', allowed: sqlite:///relative/file\.db"):
+    with pytest.raises(
+        ConfigError,
+        match=r"ledger\.url: found ('.*'|an address with more than a path in it), allowed: sqlite:///relative/file\.db",
+    ):
         file_of(Settings(url=url))
 
 
