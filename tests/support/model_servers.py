@@ -138,8 +138,15 @@ def triton(root: Path, repository: Path, *words: str) -> Iterator[TritonPorts]:
         "PYTHONPATH": str(packages),
         "LD_LIBRARY_PATH": f"{packages / 'nvidia_pytriton.libs'}:{libraries}",
     }
-    with serving(root / "triton", [*command, *words], env=env, patience_s=10.0):
-        yield ports
+    # Memory that Triton shares with its models outlives it when it is killed.
+    shared = f"triton-test-{os.getpid()}-{ports.http}"
+    command.append(f"--backend-config=python,shm-region-prefix-name={shared}")
+    try:
+        with serving(root / "triton", [*command, *words], env=env, patience_s=10.0):
+            yield ports
+    finally:
+        for left in Path("/dev/shm").glob(f"{shared}*"):
+            left.unlink()
 
 
 # -- TorchServe ------------------------------------------------------------------------------------------
