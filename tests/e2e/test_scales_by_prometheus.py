@@ -36,7 +36,7 @@ class Watched(RealWorld):
             "kind": "prometheus",
             "url": self.prometheus.url,
             "preset": "vllm",
-            "timeout": "500ms",
+            "timeout": "1s",
             "missing_after": "4s",
             "window": "8s",
         }

@@ -127,13 +127,12 @@ async def _hung(prometheus: RealPrometheus, ports: list[int]) -> None:
     async with reading(prometheus.url, timeout=Duration(0.5)) as telemetry:
         prometheus.hang()
         try:
-            began = time.monotonic()
             with pytest.raises(Unreachable, match="no answer"):
                 await sample_of(telemetry, ports)
-            assert time.monotonic() - began < 5
         finally:
             prometheus.go_on()
-        await prometheus.until("up", 2)
+    await prometheus.until("up", 2)
+    async with reading(prometheus.url) as telemetry:
         assert (await sample_of(telemetry, ports[:2])).readings[Signal.RUNNING].state is ReadingState.OK
 
 

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import requests
+import urllib3
 from prometheus_api_client import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from typing_extensions import override
@@ -217,6 +218,7 @@ class Prometheus:
 
     def __init__(self, url: str, access: Access, timeout: float) -> None:
         self._access = access
+        self._timeout = timeout
         self._session = session = _Session()
         session.trust_env = False  # no proxy and no .netrc that nobody named
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
@@ -239,7 +241,7 @@ class Prometheus:
         except (_Broken, SecretGone) as error:
             return self._said(str(error))
         except (requests.RequestException, OSError, ValueError) as error:
-            return self._said(_why(error))
+            return f"no answer within {self._timeout:g} s" if _is_late(error) else self._said(_why(error))
         finally:
             call.close()
         return answer
@@ -264,15 +266,24 @@ class Prometheus:
         return _CONTROL.sub(" ", text)[:_SAID]
 
 
-def _why(error: Exception) -> str:
-    """What went wrong underneath, without the address and the query that the libraries write into it."""
+def _innermost(error: Exception) -> BaseException:
     inner: BaseException = error
     while below := [one for one in (*inner.args, getattr(inner, "reason", None)) if isinstance(one, BaseException)]:
         inner = below[-1]
+    return inner
+
+
+def _is_late(error: Exception) -> bool:
+    return isinstance(error, requests.exceptions.Timeout) or isinstance(
+        _innermost(error), (TimeoutError, urllib3.exceptions.TimeoutError)
+    )
+
+
+def _why(error: Exception) -> str:
+    """What went wrong underneath, without the address and the query that the libraries write into it."""
+    inner = _innermost(error)
     if isinstance(error, requests.exceptions.SSLError) or isinstance(inner, ssl.SSLError):
         return f"TLS: {getattr(inner, 'verify_message', '') or inner}"
-    if isinstance(error, requests.exceptions.Timeout) or isinstance(inner, TimeoutError):
-        return "no answer in time"
     if "refused" in str(inner):
         return "connection refused"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):

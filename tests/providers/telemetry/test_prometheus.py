@@ -53,7 +53,7 @@ def replica(port: int, running: float | str = 3, ago: float = 1.0, up: int = 1, 
 
 @contextlib.asynccontextmanager
 async def asking(url: str, clock: HandClock | None = None, **changes: Any) -> AsyncIterator[Prometheus]:
-    fields: dict[str, Any] = {"preset": "vllm", "timeout": Duration(1.0), "reuse": Duration(0.0), **changes}
+    fields: dict[str, Any] = {"preset": "vllm", "timeout": Duration(20.0), "reuse": Duration(0.0), **changes}
     telemetry = build(Settings(url=url, **fields), a_context(clock or HandClock(NOW)))
     try:
         yield telemetry
@@ -69,6 +69,14 @@ async def sample_of(
     telemetry: Prometheus, ports: Sequence[int] = (1, 2), signals: frozenset[Signal] = RUNNING
 ) -> LoadSample:
     return await telemetry.sample(signals, [an_endpoint(port) for port in ports])
+
+
+async def in_the_end(telemetry: Prometheus) -> LoadSample:
+    """A sample of a server that is well again, however busy this machine is."""
+    for _ in range(50):
+        with contextlib.suppress(Unreachable):
+            return await sample_of(telemetry)
+    raise AssertionError("it stays unreachable")
 
 
 async def said(answer: Any, **changes: Any) -> LoadSample:
@@ -150,17 +158,22 @@ async def test_a_server_that_never_ends_is_ended_with_its_thread(script: Any) ->
     async with raw_server() as server, asking(url_of(server), timeout=Duration(0.4)) as telemetry:
         server.default = noticing
         began = time.monotonic()
-        with pytest.raises(Unreachable, match=r"no answer (within 0.4 s|in time)"):
+        with pytest.raises(Unreachable, match=r"no answer within 0\.4 s"):
             await sample_of(telemetry)
         assert time.monotonic() - began < 5
         if script is not silence:  # a server that writes notices that nobody reads any more
             async with asyncio.timeout(5):
                 await hung_up.wait()
         server.default = an_answer(*replica(1), *replica(2))
-        assert (await sample_of(telemetry)).readings[Signal.RUNNING].value == 6
+        assert (await in_the_end(telemetry)).readings[Signal.RUNNING].value == 6
 
 
-async def test_threads_are_few_and_come_back() -> None:
+async def test_threads_are_few_come_back_and_end_with_the_last_pool() -> None:
+    before = set(threading.enumerate())
+
+    def ours() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name.startswith("prometheus") and one not in before]
+
     async with raw_server() as server:
         server.default = trickle
         queries = {
@@ -171,10 +184,12 @@ async def test_threads_are_few_and_come_back() -> None:
             for _ in range(3):
                 with pytest.raises(Unreachable):
                     await sample_of(telemetry, signals=frozenset(queries))
-            ours = [thread for thread in threading.enumerate() if thread.name.startswith("prometheus")]
-            assert 0 < len(ours) <= 4
+            assert 0 < len(ours()) <= 4
             server.default = an_answer()
-            assert (await sample_of(telemetry)).readings[Signal.RUNNING].state is ReadingState.ABSENT
+            assert (await in_the_end(telemetry)).readings[Signal.RUNNING].state is ReadingState.ABSENT
+        for thread in ours():
+            await asyncio.to_thread(thread.join, 5.0)
+        assert ours() == []
 
 
 async def test_a_huge_answer_is_given_up_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +204,7 @@ async def test_a_huge_answer_is_given_up_at_the_limit(monkeypatch: pytest.Monkey
             sent += 65536
             await writer.drain()
 
-    assert "more than 195 KiB" in await refused(endless, timeout=Duration(5.0))
+    assert "more than 195 KiB" in await refused(endless)
     assert sent < 20_000_000
 
 
