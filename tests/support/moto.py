@@ -31,7 +31,10 @@ def moto_server(folder: Path) -> Generator[str]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with (folder / "moto.log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, "MOTO_EC2_LOAD_DEFAULT_AMIS": "0"}
+            command,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "MOTO_EC2_LOAD_DEFAULT_AMIS": "0", "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"},
         )
     try:
         _wait(url, process, folder / "moto.log")
