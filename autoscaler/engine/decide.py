@@ -86,6 +86,8 @@ def _dark(observation: Observation) -> frozenset[tuple[str, str]]:
 
 def _end_what_must_end(draft: Draft, book: Launches, unhealthy: str) -> None:
     """Everything that ends whatever the load: failed replicas, failed loads, finished drains."""
+    if not draft.joined.restless:
+        return
     planner.replace_lost(draft, unhealthy)
     failed = planner.end_failed_loads(draft)
     launches.count_loads(book, draft.pool, failed, [], draft.now)
@@ -97,7 +99,20 @@ def _change_size(draft: Draft, book: Launches, sized: Sized, existing: float) ->
     held = _held(draft, book)
     draft.actions += launches.resend(book, draft.observation)
     short = sized.target - held
-    if short > EPSILON and draft.observation.directives.pause in (Pause.OUT, Pause.BOTH):
+    if short > EPSILON:
+        return _grow(draft, book, short, existing)
+    if short < -EPSILON:
+        gone = _withdraw(draft, book, -short)
+        if -short - gone > EPSILON:
+            gone += victims.scale_in(draft, -short - gone, held - gone - sized.stable, sized.floor)
+        if gone:
+            draft.last_in_at = draft.now
+    return []
+
+
+def _grow(draft: Draft, book: Launches, short: float, existing: float) -> list[OpenLaunch]:
+    """Recall, start and launch for so many units; returns the launches opened now."""
+    if draft.observation.directives.pause in (Pause.OUT, Pause.BOTH):
         return []
     site = placing.Site(
         pool=draft.pool, now=draft.now,
@@ -105,18 +120,11 @@ def _change_size(draft: Draft, book: Launches, sized: Sized, existing: float) ->
         replicas=draft.joined.replicas, book=book, existing=existing, visible=draft.joined.visible,
         dark=_dark(draft.observation),
     )  # fmt: skip
-    if short > EPSILON:
-        won = victims.recall(draft, short)
-        won += placing.start_standby(site, short - won)
-        won += placing.place(site, short - won) if short - won > EPSILON else 0.0
-        if won:
-            draft.last_out_at = draft.now
-    elif short < -EPSILON:
-        gone = _withdraw(draft, book, -short)
-        if -short - gone > EPSILON:
-            gone += victims.scale_in(draft, -short - gone, held - gone - sized.stable, sized.floor)
-        if gone:
-            draft.last_in_at = draft.now
+    won = victims.recall(draft, short)
+    won += placing.start_standby(site, short - won)
+    won += placing.place(site, short - won) if short - won > EPSILON else 0.0
+    if won:
+        draft.last_out_at = draft.now
     draft.actions += site.actions
     draft.blocks += site.blocks
     return site.launched
@@ -127,10 +135,10 @@ def _held(draft: Draft, book: Launches) -> float:
 
     Many that failed together count as long as they may recover, as in the question to sizing.
     """
-    held = book.requested_units()
+    held = book.requested_units() + draft.joined.steady_units()
     if planner.unhealthy_share(draft.joined):
         held += resting(draft.joined)
-    for replica in draft.joined.replicas:
+    for replica in draft.joined.restless:  # no steady one has been told to leave yet: the size's sake comes last
         intent = draft.intent(replica.id)
         if intent.phase in HELD and not intent.replace:
             held += replica.units
@@ -224,5 +232,6 @@ def _spend_since(draft: Draft, last: Instant | None, now: Instant) -> float:
     """US dollars spent since the last tick, at the prices of the offers."""
     if last is None:
         return 0.0
-    machines = {one.instance: one.usd_per_h for one in draft.joined.replicas if one.phase is not Phase.STANDBY}
+    machines = {one.instance: one.usd_per_h for one in draft.joined.steady}
+    machines |= {one.instance: one.usd_per_h for one in draft.joined.restless if one.phase is not Phase.STANDBY}
     return math.fsum(machines.values()) * max(0.0, elapsed(last, now)) / 3600.0

@@ -7,8 +7,8 @@ Invariant: each replica here has an intent; an intent without a replica is of a 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ from autoscaler.domain.replica import Member, ProbeRecord, Replica, Traffic
 
 #: Weight of one unit of capacity; 100 leaves room for fractions where a balancer wants whole numbers.
 UNIT_WEIGHT: Final = 100
+_UNITS: Final = attrgetter("units")
 
 
 class Seat(msgspec.Struct, frozen=True, gc=False):
@@ -56,11 +57,13 @@ class Joined(msgspec.Struct, kw_only=True):
     `unseen`: replicas whose zone or compute did not answer: nothing of them is ended. `looked`: replicas of which a
     look in their present boot is known. `ended`: LOST ones whose machine is stopped or missing.
 
-    `restless`: those of `replicas` that are not steady, in the same order: rules that concern none of the steady ones
-    look at these only. What is known of `fresh_passes`, `looked`, `boots` and `weights` is of restless ones.
+    `steady`, `restless`: those of `replicas` for whom nothing is to be done, and the others, in the same order: rules
+    that concern none of the steady ones look at the restless only. What is known of `fresh_passes`, `looked`, `boots`
+    and `weights` is of restless ones.
     """
 
     replicas: list[Replica] = []
+    steady: list[Replica] = []
     restless: list[Replica] = []
     intents: dict[ReplicaId, Intent] = {}
     alarms: list[Reason] = []
@@ -82,10 +85,20 @@ class Joined(msgspec.Struct, kw_only=True):
         self.replicas.append(replica)
         self.restless.append(replica)
 
+    def add_steady(self, replica: Replica, intent: Intent) -> None:
+        """File a replica that is steady, and whose intent stays as it is."""
+        self.replicas.append(replica)
+        self.steady.append(replica)
+        self.intents[replica.id] = intent
+
     @property
     def serving(self) -> int:
         """How many replicas are in service."""
-        return len(self.replicas) - sum(one.phase is not Phase.IN_SERVICE for one in self.restless)
+        return len(self.steady) + sum(one.phase is Phase.IN_SERVICE for one in self.restless)
+
+    def steady_units(self) -> float:
+        """Units of the steady replicas, which all are in service."""
+        return math.fsum(map(_UNITS, self.steady))
 
 
 def weight_of(units: float) -> int:
@@ -109,14 +122,17 @@ def capacity_of(joined: Joined, requested: float, withdrawn: float) -> Capacity:
     `requested`: units of open launches that show no machine yet; `withdrawn`: of those that were taken back, which
     may still come until the compute has said otherwise.
     """
-    serving, yes = Phase.IN_SERVICE, Traffic.YES  # looked up once, not for each replica
-    sums: defaultdict[Phase, float] = defaultdict(float)
-    taking = 0.0
-    for replica in joined.replicas:
-        sums[replica.phase] += replica.units
-        if replica.phase is serving and replica.taking_traffic is yes:
-            taking += replica.units
-    leaving = math.fsum(one.units for one in joined.restless if one.phase in HELD and joined.intents[one.id].replace)
+    sums = {Phase.IN_SERVICE: joined.steady_units(), Phase.DRAINING: 0.0, Phase.LOST: 0.0}
+    leaving = 0.0
+    for replica in joined.restless:
+        sums[replica.phase] = sums.get(replica.phase, 0.0) + replica.units
+        if joined.intents[replica.id].replace and replica.phase in HELD:
+            leaving += replica.units
+    yes = Traffic.YES  # looked up once: of an enum that is slow
+    taking = math.fsum(one.units for one in joined.steady if one.taking_traffic is yes)
+    taking += math.fsum(
+        one.units for one in joined.restless if one.phase is Phase.IN_SERVICE and one.taking_traffic is yes
+    )
     on_the_way = math.fsum(units for phase, units in sums.items() if phase in ON_THE_WAY) + requested
     living = math.fsum(units for phase, units in sums.items() if phase not in (Phase.GONE, Phase.STANDBY))
     return Capacity(

@@ -67,7 +67,8 @@ class Members:
         if any(offer.compute not in observation.computes for offer in pool.offers):
             return []
         complete = settled and not any(view.unreachable_zones for view in observation.computes.values())
-        gone = {rid: one.host for rid, one in intents.items() if one.phase is Phase.GONE}
+        ended = Phase.GONE  # looked up once: of an enum that is slow
+        gone = {rid: one.host for rid, one in intents.items() if one.phase is ended}
         if complete:
             gone.update((rid, None) for members in self._by_id.values() for rid in members.keys() - intents.keys())
         return [

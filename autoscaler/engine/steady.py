@@ -48,12 +48,11 @@ class Steady:
         if traffic is _NO:
             return None
         running, waiting = running_of(seat.rid, record, self._load)
-        return Replica(
-            id=seat.rid, instance=instance.id, phase=_IN_SERVICE, since=intent.since, offer=intent.offer,
-            zone=instance.zone, units=seat.units, host=instance.address, port=seat.port,
-            launched_at=intent.launched_at, taking_traffic=traffic, admitted_in=self._names,
-            running=running, waiting=waiting, protected=instance.protected or instance.id in self._protected,
-            usd_per_h=seat.usd_per_h, detail=record.last.detail,
+        protected = instance.protected or instance.id in self._protected
+        return Replica(  # by position: see there
+            seat.rid, instance.id, _IN_SERVICE, intent.since, intent.offer, instance.zone, seat.units, instance.address,
+            seat.port, intent.launched_at, traffic, self._names, (), (), running, waiting, protected, seat.usd_per_h,
+            record.last.detail,
         )  # fmt: skip
 
     def _goes_on(self, intent: Intent, seat: Seat, instance: Instance, record: ProbeRecord) -> bool:
