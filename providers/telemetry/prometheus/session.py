@@ -274,8 +274,11 @@ def _innermost(error: Exception) -> BaseException:
 
 
 def _is_late(error: Exception) -> bool:
+    inner = _innermost(error)
+    if isinstance(inner, urllib3.exceptions.NewConnectionError):  # by descent a timeout, and refused is none
+        return False
     return isinstance(error, requests.exceptions.Timeout) or isinstance(
-        _innermost(error), (TimeoutError, urllib3.exceptions.TimeoutError)
+        inner, (TimeoutError, urllib3.exceptions.TimeoutError)
     )
 
 

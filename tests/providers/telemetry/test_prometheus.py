@@ -123,6 +123,14 @@ async def test_an_answer_that_is_none_is_unreachable_and_says_why(answer: bytes,
     assert len(told) < 300
 
 
+async def test_nobody_there_is_refused_and_not_late() -> None:
+    async with raw_server() as server:
+        url = url_of(server)
+    async with asking(url) as telemetry:
+        with pytest.raises(Unreachable, match=r"Prometheus at 127\.0\.0\.1:\d+: connection refused"):
+            await sample_of(telemetry)
+
+
 async def trickle(writer: asyncio.StreamWriter) -> None:
     """A byte each 20 ms, for ever: each read is in time, the whole never is."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
