@@ -26,7 +26,7 @@ RATES = frozenset({Signal.TOKEN_RATE, Signal.REQUEST_RATE, Signal.E2E_S_P95})
 
 @contextlib.asynccontextmanager
 async def reading(url: str, **changes: Any) -> AsyncIterator[Prometheus]:
-    fields: dict[str, Any] = {"preset": "vllm", "missing_after": Duration(5.0), "window": Duration(20.0), **changes}
+    fields: dict[str, Any] = {"preset": "vllm", "missing_after": Duration(8.0), "window": Duration(20.0), **changes}
     telemetry = build(Settings(url=url, **fields), msgspec.structs.replace(a_context(), clock=SystemClock()))
     try:
         yield telemetry
@@ -69,6 +69,8 @@ async def _idle_then_busy(telemetry: Prometheus, prometheus: RealPrometheus, por
     assert not idle.partial
     async with busy(ports, each=3):  # two slots each: two run and one waits
         await prometheus.until('{__name__=~"vllm[:_]num_requests_waiting"} == 1', 4)
+        await prometheus.until('{__name__=~"vllm[:_]generation_tokens_total"} > 0', 4)
+        await prometheus.until("DCGM_FI_DEV_GPU_UTIL > 50", 4)
         full = await sample_of(telemetry, ports, GAUGES | RATES)
         assert (value(full, Signal.RUNNING), value(full, Signal.QUEUE_LENGTH)) == (8, 4)
         assert (value(full, Signal.GPU_UTILIZATION) or 0) > 0.5
@@ -76,7 +78,7 @@ async def _idle_then_busy(telemetry: Prometheus, prometheus: RealPrometheus, por
         assert full.readings[Signal.E2E_S_P95].state is ReadingState.QUIET
         for reading in full.readings.values():
             assert (reading.covered, reading.expected) == (4, 4)
-            assert 0 <= time.time() - reading.at < 3
+            assert 0 <= time.time() - reading.at < 10
         assert all(load.running == 2 and load.waiting == 1 for load in full.replicas.values())
 
 
@@ -96,7 +98,7 @@ async def _own_queries(prometheus: RealPrometheus, ports: list[int]) -> None:
     assert (found[Signal.QUEUE_LENGTH].covered, found[Signal.QUEUE_LENGTH].expected) == (4, 4)
     assert (found[Signal.RUNNING].kind, found[Signal.RUNNING].covered) == (Kind.MAX, 4)
     assert (found[Signal.KV_CACHE_USE].value, found[Signal.KV_CACHE_USE].expected) == (0.25, 0)
-    assert time.time() - found[Signal.KV_CACHE_USE].at < 3
+    assert time.time() - found[Signal.KV_CACHE_USE].at < 10
     for signal, why in (
         (Signal.GPU_UTILIZATION, "divide by 100"),
         (Signal.REQUEST_RATE, "gives nothing"),
@@ -114,7 +116,7 @@ async def _partial(prometheus: RealPrometheus, ports: list[int]) -> None:
 async def _half_of_the_replicas(telemetry: Prometheus, prometheus: RealPrometheus, ports: list[int]) -> None:
     prometheus.show([f"127.0.0.1:{port}" for port in ports[:2]])
     await prometheus.until("up", 2)
-    await asyncio.sleep(5.0)  # missing_after: what was scraped until then was true
+    await asyncio.sleep(8.0)  # missing_after: what was scraped until then was true
     half = (await sample_of(telemetry, ports)).readings[Signal.QUEUE_LENGTH]
     assert (half.state, half.covered, half.expected) == (ReadingState.OK, 2, 4)
     assert "s old" in half.detail or "no sample" in half.detail

@@ -50,7 +50,7 @@ class RealPrometheus:
         self._config = folder / "prometheus.yml"
         self._targets = folder / "targets.json"
         job = {"job_name": "vllm", "file_sd_configs": [{"files": [str(self._targets)]}]}
-        scraping = {"scrape_interval": "1s", "scrape_timeout": "500ms"}
+        scraping = {"scrape_interval": "1s", "scrape_timeout": "1s"}
         self._config.write_text(json.dumps({"global": scraping, "scrape_configs": [job]}))  # YAML holds JSON
         self.show([])
 
