@@ -33,7 +33,8 @@ class Ticks(NamedTuple):
 
     Sizes in units: `target` (after guards), `wanted` (of the policies, NaN: no opinion), `in_service`, `on_the_way`,
     `draining`; `machines` that live; `waiting` requests in replicas and at the balancer;
-    `usd_per_h` of the machines that live.
+    `usd_per_h` of the machines that live; `replicas` of the machines that live, loading ones included, and how many of
+    them are `busy`: in the middle of a step at that instant.
     """
 
     at_s: NDArray[np.float64]
@@ -45,6 +46,8 @@ class Ticks(NamedTuple):
     machines: NDArray[np.float32]
     waiting: NDArray[np.float32]
     usd_per_h: NDArray[np.float32]
+    replicas: NDArray[np.float32]
+    busy: NDArray[np.float32]
 
 
 class Life(NamedTuple):

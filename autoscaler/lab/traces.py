@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,15 +56,15 @@ def read_workload(path: Path, drawing: Drawing | None = None) -> Workload:
             ) from None
 
 
-def _opened(path: Path) -> io.TextIOBase:
+def _opened(path: Path) -> TextIO:
     try:
-        raw = path.open("rb")
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+        return (
+            gzip.open(path, "rt", encoding="utf-8", newline="") if zipped else path.open(encoding="utf-8", newline="")
+        )
     except OSError as error:
         raise ConfigError([f"{path}: cannot be opened: {error.strerror}; allowed: a .csv or .csv.gz file"]) from None
-    zipped = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    stream = gzip.GzipFile(fileobj=raw) if zipped else raw
-    return io.TextIOWrapper(io.BufferedReader(stream) if zipped else stream, encoding="utf-8", newline="")
 
 
 def _header(path: Path, rows: Iterator[list[str]]) -> tuple[str, ...]:
@@ -86,10 +85,13 @@ def _requests(path: Path, rows: Iterator[list[str]]) -> Workload:
     arrival: list[float] = []
     prompt: list[int] = []
     output: list[int] = []
+    unknown = {1, 2}
     last = 0.0
     for number, row in enumerate(rows, start=2):
         if not row:
             continue
+        if unknown:
+            unknown -= {column for column in unknown if column < len(row) and row[column].strip()}
         at = _number(path, number, row, 0, REQUEST_COLUMNS)
         if at < last:
             _mistake(path, number, f"arrival_s {row[0]!r} after {last:g}", "time that never runs backwards, from 0 on")
@@ -107,6 +109,7 @@ def _requests(path: Path, rows: Iterator[list[str]]) -> Workload:
         output_tokens=np.array(output, dtype=np.int32),
         duration_s=max(last, 1.0),
         source=f"requests of {path.name}",
+        unknown=frozenset(REQUEST_COLUMNS[column] for column in unknown),
     )
 
 

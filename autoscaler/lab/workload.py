@@ -50,7 +50,10 @@ class Tokens(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Requests in order of arrival, seconds from the start. `source` says how they came about."""
+    """Requests in order of arrival, seconds from the start. `source` says how they came about.
+
+    `unknown`: columns of lengths that the file had blank from end to end, so that what stands here is a guess.
+    """
 
     name: str
     arrival_s: NDArray[np.float64]
@@ -58,6 +61,7 @@ class Workload(NamedTuple):
     output_tokens: NDArray[np.int32]
     duration_s: float
     source: str = ""
+    unknown: frozenset[str] = frozenset()
 
     @property
     def requests(self) -> int:
