@@ -183,6 +183,10 @@ def advance(s: State, slots: int, until: float, patience: float) -> None:
     work(s, slots, until)
     if s.glob[k.HELD] > 0:
         release(s, until, patience)
+    queued = 0
+    for r in range(slots):
+        queued += s.cnt[r, k.WAITING]
+    s.glob[k.QUEUED] = queued
 
 
 @entry

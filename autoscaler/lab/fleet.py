@@ -180,8 +180,8 @@ class Fleet:
         return None if busy else float(self.state.num[slot, k.EMPTY_AT])
 
     def waiting(self) -> int:
-        """Requests that wait in replicas or at the balancer."""
-        return int(self.state.cnt[: self._slots, k.WAITING].sum()) + self.held
+        """Requests that wait in replicas or at the balancer, as of the last `advance`."""
+        return int(self.state.glob[k.QUEUED]) + self.held
 
     def unfinished(self) -> int:
         """Requests that have come and not ended."""

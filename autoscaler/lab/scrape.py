@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from autoscaler.domain.base import Duration, Instant, ReplicaId
 from autoscaler.domain.faults import Unreachable
@@ -66,6 +67,7 @@ class Scrape:
         self._seed = seed
         self._looks = m.new_looks(len(fleet.state.num))
         self._turn = 0
+        self._asked: tuple[list[int], NDArray[np.int64]] = [], np.array([], dtype=np.int64)
         self._samples: deque[LoadSample] = deque()
         self._known: dict[tuple[int, int], ReplicaLoad] = {}
         self._gate: deque[tuple[float, int, int]] = deque()  # when, requests and input tokens that had come by then
@@ -92,8 +94,9 @@ class Scrape:
         if len(self._fleet.state.num) > self._looks.who.shape[1]:
             self._longer(len(self._fleet.state.num))
         answering = self._answering(replicas)
-        slots = np.array([self._slots[one] for one in answering], dtype=np.int64)
-        m.look(self._fleet.state, self._looks, self._turn, slots, self.now_s, self._settings.window_s)
+        m.look(
+            self._fleet.state, self._looks, self._turn, self._slots_of(answering), self.now_s, self._settings.window_s
+        )
         self._turn += 1
         sums = self._looks.sums
         zero = self._troubles.now(TroubleKind.TELEMETRY_ZERO, self.now_s) is not None
@@ -112,6 +115,13 @@ class Scrape:
             at=at, readings=readings, idleness=idleness,
             replicas={one: self._load(int(a), int(b)) for one, (a, b) in zip(answering, loads, strict=True)},
         )  # fmt: skip
+
+    def _slots_of(self, replicas: list[ReplicaId]) -> NDArray[np.int64]:
+        """Their slots; the very array of the last look when they are the same."""
+        slots = [self._slots[one] for one in replicas]
+        if slots != self._asked[0]:
+            self._asked = slots, np.array(slots, dtype=np.int64)
+        return self._asked[1]
 
     def _longer(self, slots: int) -> None:
         before = self._looks

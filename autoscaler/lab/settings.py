@@ -16,6 +16,7 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
+from autoscaler.domain.faults import ConfigError
 from autoscaler.lab.fleet import STRATEGIES
 from autoscaler.lab.hardware import DEFAULT_PROFILE, Hardware, profile
 
@@ -197,8 +198,8 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError('hardware: found none, allowed is one by offer name, or one named ""')
 
     def hardware_of(self, offer: str) -> Hardware:
-        """What a machine of that offer is. Raises ValueError when none fits."""
+        """What a machine of that offer is. Raises ConfigError when none fits."""
         found = self.hardware.get(offer) or self.hardware.get("")
         if found is None:
-            raise ValueError(f'hardware: none for offer {offer!r}, allowed is one by its name, or one named ""')
+            raise ConfigError([f'hardware: none for offer {offer!r}; allowed: one by its name, or one named ""'])
         return found
