@@ -101,12 +101,13 @@ class Scrape:
         sums = self._looks.sums
         zero = self._troubles.now(TroubleKind.TELEMETRY_ZERO, self.now_s) is not None
         if zero:
-            sums[m.RUNNING : m.COVERED] = 0.0
-            sums[m.REQUESTS : m.OVER_S] = 0.0
+            kept = sums[[m.COVERED, m.OVER_S, m.SEEN]]
+            sums[:] = 0.0
+            sums[[m.COVERED, m.OVER_S, m.SEEN]] = kept
         gate = self._at_gateway() if self._settings.gateway else None
         expected = len(replicas)
         readings = {one: self._reading(one, at, expected, gate) for one in signals}
-        loads = self._looks.gauges[: len(answering)].tolist()
+        loads = (self._looks.gauges[: len(answering)] * (not zero)).tolist()
         told = sums[m.COVERED] > 0
         idleness = Idleness(
             arrivals=float(sums[m.ARRIVED]) if told else None, completions=float(sums[m.COMPLETED]) if told else None

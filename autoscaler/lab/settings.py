@@ -148,7 +148,7 @@ class TroubleKind(StrEnum):
     SLOW = "slow"  # share of the machines work `factor` times as fast from its start to its end
     TELEMETRY_GAP = "telemetry_gap"  # no sample at all
     TELEMETRY_PARTIAL = "telemetry_partial"  # share of the replicas do not answer
-    TELEMETRY_ZERO = "telemetry_zero"  # a lie: every value is 0
+    TELEMETRY_ZERO = "telemetry_zero"  # a lie that agrees with itself: every value is 0 and no counter moves
     TELEMETRY_FROZEN = "telemetry_frozen"  # a lie: the last values, told as fresh
     FRONT_DARK = "front_dark"  # the balancer does not answer
     FRONT_LAG = "front_lag"  # its changes take `factor` times as long
