@@ -15,11 +15,13 @@ from autoscaler import wiring
 from autoscaler.cli.admin import Daemon
 from autoscaler.config.lint import Finding, Severity, lint
 from autoscaler.domain.faults import PortFault, Refused, Unreachable
+from autoscaler.ports.diagnosis import DiagnosingPart, Lack
 from autoscaler.ports.telemetry import Diagnosing
 from autoscaler.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from autoscaler.config.schema import Config
+    from autoscaler.domain.pool import Pool
     from autoscaler.runtime.parts import PoolParts
 
 _DEADLINE_S = 15.0
@@ -116,8 +118,12 @@ def _calls(config: Config, wired: wiring.Wired, findings: list[Finding]) -> list
     for settings, parts in zip(config.pools, wired.pools, strict=True):
         name = parts.pool.name
         embedded = {each.name for each in settings.balancers if getattr(each.settings, "embedded", False)}
-        calls += [_compute(parts, key) for key in parts.computes]
-        calls += [_balancer(parts, key, ours=key in embedded) for key in parts.balancers]
+        preset = str(getattr(settings.probe.settings, "preset", ""))
+        told = _Told(findings, preset)
+        calls += [_compute(parts, key, told.at(f"{settings.path}.offers")) for key in parts.computes]
+        calls += [
+            _balancer(parts, each.name, told.at(each.path), ours=each.name in embedded) for each in settings.balancers
+        ]
         if parts.signals:
             calls.append(_telemetry(parts, f"{name} telemetry", f"{settings.path}.telemetry", findings))
     return calls
@@ -133,8 +139,37 @@ async def _tried(what: str, call: Awaitable[str]) -> Reached:
         return Reached(what, "", f"no answer within {_DEADLINE_S:g} s")
 
 
-async def _compute(parts: PoolParts, key: str) -> Reached:
+class _Told(NamedTuple):
+    """Where what a part lacks is told. `preset`: the model server that the pool's probe expects."""
+
+    findings: list[Finding]
+    preset: str
+    path: str = ""
+
+    def at(self, path: str) -> _Told:
+        """The same for a part that stands elsewhere in the file."""
+        return self._replace(path=path)
+
+    async def by(self, part: object, pool: Pool) -> str:
+        """Tell what a part lacks; what to say of it when the pool cannot work so, "" when there is more to ask."""
+        lacks = await part.lacks(pool, self.preset) if isinstance(part, DiagnosingPart) else []
+        self.findings.extend(_found(self.path, one) for one in lacks)
+        return f"answers; {_counted(lacks)}" if any(one.stops for one in lacks) else ""
+
+
+def _found(path: str, lack: Lack) -> Finding:
+    severity = Severity.ERROR if lack.stops else Severity.WARNING
+    return Finding(severity=severity, path=path, what=lack.what, mend=lack.mend)
+
+
+def _counted(lacks: list[Lack]) -> str:
+    return f"{len(lacks)} thing{'s' * (len(lacks) != 1)} lack{'s' * (len(lacks) == 1)}"
+
+
+async def _compute(parts: PoolParts, key: str, told: _Told) -> Reached:
     async def look() -> str:
+        if said := await told.by(parts.computes[key], parts.pool):
+            return said
         view = await parts.computes[key].observe(parts.pool, (), SystemClock().now())
         if view.unreachable_zones:
             raise Unreachable(f"zones {', '.join(view.unreachable_zones)} cannot be seen")
@@ -144,8 +179,10 @@ async def _compute(parts: PoolParts, key: str) -> Reached:
     return await _tried(f"{parts.pool.name} compute {key}", look())
 
 
-async def _balancer(parts: PoolParts, key: str, *, ours: bool) -> Reached:
+async def _balancer(parts: PoolParts, key: str, told: _Told, *, ours: bool) -> Reached:
     async def look() -> str:
+        if said := await told.by(parts.balancers[key], parts.pool):
+            return said
         try:
             view = await parts.balancers[key].members()
         except Unreachable as fault:
@@ -163,9 +200,7 @@ async def _telemetry(parts: PoolParts, what: str, path: str, findings: list[Find
         telemetry = parts.telemetry
         if isinstance(telemetry, Diagnosing):  # it can say more than that there is no replica to read yet
             lacks = await telemetry.lacks(parts.signals)
-            findings.extend(
-                Finding(severity=Severity.WARNING, path=path, what=one.what, mend=one.mend) for one in lacks
-            )
+            findings.extend(_found(path, one) for one in lacks)
             return f"answers; has {len(parts.signals)} signals" if not lacks else f"answers; {len(lacks)} things lack"
         sample = await parts.telemetry.sample(parts.signals, ())
         states = sorted(f"{signal} {reading.state}" for signal, reading in sample.readings.items())

@@ -7,10 +7,11 @@ Invariant: absence is a value, never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from autoscaler.domain.load import LoadSample, Signal
 from autoscaler.domain.replica import Endpoint
+from autoscaler.ports.diagnosis import Lack
 
 
 class Telemetry(Protocol):
@@ -26,13 +27,6 @@ class Telemetry(Protocol):
     async def aclose(self) -> None:
         """Release sockets."""
         ...
-
-
-class Lack(NamedTuple):
-    """One thing that a source does not have, and how to mend it; each a part of a sentence."""
-
-    what: str
-    mend: str
 
 
 @runtime_checkable

@@ -21,8 +21,9 @@ from autoscaler.domain.pool import Offer, Pool
 from autoscaler.domain.replica import ComputeView, Instance, InstanceState, LaunchState, LaunchStatus, Notice
 from autoscaler.ports.build import Context
 from autoscaler.ports.compute import Compute
+from autoscaler.ports.diagnosis import DiagnosingPart, Lack
 from providers._shared.aws import Account
-from providers.compute.aws_ec2 import orders
+from providers.compute.aws_ec2 import diagnosis, orders
 from providers.compute.aws_ec2 import settings as wanted
 from providers.compute.aws_ec2.fleet import Fleet, Machine, Owner, Snapshot, owner_of
 from providers.compute.aws_ec2.notices import Notices
@@ -245,6 +246,12 @@ class Ec2Compute:
             return [f"offer {offer.name}: {error}"]
         return [f"offer {offer.name}: {line}" for line in wanted.mistakes(settings, offer.market, offer.zones)]
 
+    async def lacks(self, pool: Pool, preset: str) -> list[Lack]:
+        """See ports/diagnosis.py."""
+        del preset  # which model server it is does not matter to EC2
+        offers = [offer for offer in pool.offers if offer.compute == self._name]
+        return await diagnosis.lacks(self._account, pool, offers, f"{self._clock.now():.0f}")
+
     async def aclose(self) -> None:
         await self._account.aclose()
 
@@ -259,3 +266,4 @@ def _withdrawn(token: Token) -> str:
 
 if TYPE_CHECKING:
     _adapter: type[Compute] = Ec2Compute
+    _part: type[DiagnosingPart] = Ec2Compute

@@ -18,7 +18,7 @@ from autoscaler.domain.faults import Unreachable
 from autoscaler.domain.load import Idleness, Kind, LoadSample, Reading, ReadingState, ReplicaLoad, Signal
 from autoscaler.domain.replica import Endpoint
 from autoscaler.ports.clock import Clock
-from autoscaler.ports.telemetry import Lack
+from autoscaler.ports.diagnosis import Lack
 from providers._shared.looks import Look
 from providers._shared.meter import Meter
 from providers._shared.metrics_page import Page

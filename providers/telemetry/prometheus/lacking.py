@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.domain.load import Signal
-from autoscaler.ports.telemetry import Lack
+from autoscaler.ports.diagnosis import Lack
 from providers._shared.presets import PRESETS, Preset
 from providers.telemetry.prometheus.series import UP, gpu_names, names, selector, spelled
 from providers.telemetry.prometheus.settings import Match, Settings
