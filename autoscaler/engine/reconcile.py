@@ -39,6 +39,7 @@ replace = msgspec.structs.replace
 #: A notice that names no instant is taken as the shortest that clouds give (spot: two minutes).
 NOTICE_SHORTEST: Final = Duration(120.0)
 _BY_ID: Final = attrgetter("id")
+_GONE: Final = Phase.GONE  # found faster than the attribute of an enum
 #: Drains of replicas that failed: nothing else that happens to them makes them healthy.
 _GIVEN_UP: Final = ("lost", "never_ready")
 
@@ -113,7 +114,7 @@ def _half_broken(memory: Memory) -> set[InstanceId]:
 def _known(memory: Memory, rid: ReplicaId, instance: Instance) -> Intent | None:
     """What memory has of it; a machine that was taken for gone and is shown again begins anew, its end not undone."""
     before = memory.intents.get(rid)
-    if before is None or before.phase is not Phase.GONE or instance.state is InstanceState.TERMINATED:
+    if before is None or before.phase is not _GONE or instance.state is InstanceState.TERMINATED:
         return before
     return replace(before, phase=Phase.REQUESTED)
 

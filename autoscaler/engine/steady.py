@@ -38,6 +38,7 @@ class Steady:
         self._protected = observation.directives.protect
         self._weighing = {traits.name for traits in pool.balancers if traits.weights}
         self._names = tuple(sorted(traits.name for traits in pool.balancers))
+        self._inside = bool(self._names)  # without balancers a replica counts as out all the time
         self._sighted = observation.balancers.keys() == set(self._names)
 
     def replica(self, seat: Seat, instance: Instance, intent: Intent, record: ProbeRecord) -> Replica | None:
@@ -66,7 +67,7 @@ class Steady:
             and intent.units == seat.units
             and intent.ready_at is not None
             and intent.admitted_at is not None
-            and (intent.out_since is None) is bool(self._names)  # without balancers it counts as out all the time
+            and (intent.out_since is None) is self._inside
             and not (intent.replace or intent.drain or intent.idle_at or intent.inside)
             and intent.failing_since is intent.missing_since is intent.terminating_since is None
             and seat.rid not in self._named

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from autoscaler.cli.run import tune_collector
 from autoscaler.domain.base import Duration, PoolName
 from autoscaler.domain.load import Signal
 from autoscaler.domain.pool import Bounds, Offer, Pace, Pool, ReadyRule
@@ -85,6 +86,7 @@ async def measure(count: int, ticks: int = 3) -> str:
         journal = open_journal(stream=sink)
         supervisor = Supervisor(ledger, Options(clock=clock, journal=journal, handle_signals=False))
         await supervisor.open(pools)
+        tune_collector()
         serving = asyncio.create_task(supervisor.serve())
         await asyncio.sleep(2 * TICK)
         _forget(pools)
