@@ -67,6 +67,7 @@ class Scrape:
         self._seed = seed
         self._looks = m.new_looks(len(fleet.state.num))
         self._turn = 0
+        self._sums: list[float] = []
         self._asked: tuple[list[int], NDArray[np.int64]] = [], np.array([], dtype=np.int64)
         self._samples: deque[LoadSample] = deque()
         self._known: dict[tuple[int, int], ReplicaLoad] = {}
@@ -98,19 +99,20 @@ class Scrape:
             self._fleet.state, self._looks, self._turn, self._slots_of(answering), self.now_s, self._settings.window_s
         )
         self._turn += 1
-        sums = self._looks.sums
-        zero = self._troubles.now(TroubleKind.TELEMETRY_ZERO, self.now_s) is not None
-        if zero:
+        sums, gauges = self._looks.sums, self._looks.gauges
+        if self._troubles.now(TroubleKind.TELEMETRY_ZERO, self.now_s) is not None:
+            gauges[:] = 0.0
             kept = sums[[m.COVERED, m.OVER_S, m.SEEN]]
             sums[:] = 0.0
             sums[[m.COVERED, m.OVER_S, m.SEEN]] = kept
+        self._sums = sums.tolist()  # reading one number of an array takes several times as long
         gate = self._at_gateway() if self._settings.gateway else None
         expected = len(replicas)
-        readings = {one: self._reading(one, at, expected, gate) for one in signals}
-        loads = (self._looks.gauges[: len(answering)] * (not zero)).tolist()
-        told = sums[m.COVERED] > 0
+        readings = {one: self._reading(one, at, expected, gate) for one in sorted(signals)}
+        loads = gauges[: len(answering)].tolist()
+        told = self._sums[m.COVERED] > 0
         idleness = Idleness(
-            arrivals=float(sums[m.ARRIVED]) if told else None, completions=float(sums[m.COMPLETED]) if told else None
+            arrivals=self._sums[m.ARRIVED] if told else None, completions=self._sums[m.COMPLETED] if told else None
         )
         return LoadSample(
             at=at, readings=readings, idleness=idleness,
@@ -157,7 +159,7 @@ class Scrape:
         return ((arrived - requests) / over, (tokens - before) / over) if over > 0 else (0.0, 0.0)
 
     def _reading(self, signal: Signal, at: Instant, expected: int, gate: tuple[float, float] | None) -> Reading:
-        sums = self._looks.sums
+        sums = self._sums
         if gate is not None and signal in _AT_GATEWAY:
             return Reading(
                 signal=signal, kind=Kind.TOTAL, state=ReadingState.OK, at=at, value=gate[_AT_GATEWAY[signal]],
@@ -175,10 +177,12 @@ class Scrape:
             )  # fmt: skip
         if signal in _QUANTILES:
             return self._quantile(signal, at, expected)
-        value = _VALUES[signal](sums) + held
+        kind, value = _KINDS[signal], sums[_SUMS[signal]] + held
+        if kind is Kind.MEAN:
+            value /= max(1.0, sums[m.SEEN])
         return Reading(
-            signal=signal, kind=_KINDS[signal], state=ReadingState.OK, at=at, value=value, covered=here,
-            expected=expected, window=Duration(0.0 if signal in _INSTANT else float(sums[m.OVER_S])), source=_SOURCE,
+            signal=signal, kind=kind, state=ReadingState.OK, at=at, value=value, covered=here,
+            expected=expected, window=Duration(0.0 if signal in _INSTANT else sums[m.OVER_S]), source=_SOURCE,
         )  # fmt: skip
 
     def _quantile(self, signal: Signal, at: Instant, expected: int) -> Reading:
@@ -195,14 +199,15 @@ class Scrape:
         )  # fmt: skip
 
 
-_VALUES: Final = {
-    Signal.QUEUE_LENGTH: lambda sums: float(sums[m.WAITING]),
-    Signal.RUNNING: lambda sums: float(sums[m.RUNNING]),
-    Signal.GPU_UTILIZATION: lambda sums: float(sums[m.UTIL_SUM] / max(1.0, sums[m.SEEN])),
-    Signal.KV_CACHE_USE: lambda sums: float(sums[m.KV_SUM] / max(1.0, sums[m.SEEN])),
-    Signal.REQUEST_RATE: lambda sums: float(sums[m.REQUESTS]),
-    Signal.TOKEN_RATE: lambda sums: float(sums[m.TOKENS]),
-    Signal.INPUT_TOKEN_RATE: lambda sums: float(sums[m.PROMPTS]),
+#: Where a signal's sum is in a look.
+_SUMS: Final = {
+    Signal.QUEUE_LENGTH: m.WAITING,
+    Signal.RUNNING: m.RUNNING,
+    Signal.GPU_UTILIZATION: m.UTIL_SUM,
+    Signal.KV_CACHE_USE: m.KV_SUM,
+    Signal.REQUEST_RATE: m.REQUESTS,
+    Signal.TOKEN_RATE: m.TOKENS,
+    Signal.INPUT_TOKEN_RATE: m.PROMPTS,
 }
 
 

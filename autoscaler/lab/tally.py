@@ -37,8 +37,8 @@ class Tally:
         living = world.cloud.living.values()
         usd = math.fsum(one.offer.usd_per_h for one in living)
         wanted = math.nan if decision.wanted is None else decision.wanted
-        self._rows.extend((world.now_s, decision.target, wanted, capacity.in_service, capacity.on_the_way))
-        self._rows.extend((capacity.draining, len(living), world.fleet.waiting(), usd))
+        sizes = (decision.target, wanted, capacity.in_service, capacity.on_the_way, capacity.draining)
+        self._rows.extend((world.now_s, *sizes, len(living), world.fleet.waiting(), usd))
         self._rows.extend((sum(len(one.offer.ports) for one in living), self._busy()))
         if self._keep:
             self._decisions.append(decision)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from tests.benchmarks import deciding
+from tests.benchmarks import deciding, simulating
 
 HELP_RUNS = 7
 
@@ -44,6 +44,7 @@ def main() -> None:
             [sys.executable, "-m", "tests.benchmarks.ticking", str(count)], check=True, capture_output=True, text=True
         )
         _print(row.stdout.strip())
+    _print("", "The lab's fast mode: one pool of up to 30 replicas, tick 15 s, one processor", "", *simulating.table())
     _print("", f"`autoscaler --help`: {help_s():.2f} s (median of {HELP_RUNS})")
 
 

@@ -1,7 +1,11 @@
 """The fast loop over a whole world: the daemon's decide, seeds, troubles, and what a run comes to."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +33,7 @@ from autoscaler.lab.world import World
 from autoscaler.ports.policy import Policy
 
 T = TroubleKind
+ROOT = Path(__file__).parents[3]
 QUICK = cold_start(40.0)
 
 
@@ -96,6 +101,33 @@ def test_same_seed_same_bytes_and_another_seed_another_world() -> None:
         assert getattr(one.ticks, name).tobytes() == getattr(same.ticks, name).tobytes()
     assert one.lives != other.lives
     assert len(one.lives) > 3
+
+
+IN_A_PROCESS = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+from tests.autoscaler.lab.test_fast import *
+settings = WorldSettings(cloud=CloudSettings(crashes_per_h=2.0, slow_loads=0.3), telemetry=TelemetrySettings(gateway=True))
+policies = [tracking(0.3), tracking(2.0, Signal.QUEUE_LENGTH), tracking(0.5, Signal.GPU_UTILIZATION)]
+result = simulate(a_pool(), policies, flat(6000.0), settings, 5, Options(keep=True))
+digest = hashlib.sha256()
+for part in (*result.requests, *result.ticks):
+    digest.update(part.tobytes())
+digest.update(repr([(one.sentence, one.plan, one.replicas) for one in result.decisions]).encode())
+digest.update(repr(result.lives).encode())
+print(digest.hexdigest())
+"""
+
+
+def test_same_seed_same_bytes_in_another_process_with_other_hashes() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", IN_A_PROCESS, str(ROOT)], env={**os.environ, "PYTHONHASHSEED": seed}, text=True,
+            check=True, capture_output=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(digests) == 1
 
 
 def test_a_machine_serves_after_its_cold_start_and_is_paid_from_when_it_is_shown() -> None:
