@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoscaler.domain.faults import Refused
-from autoscaler.domain.pool import BalancerTraits
+from autoscaler.domain.pool import BalancerTraits, Pool
 from autoscaler.domain.replica import BalancerView, Endpoint
 from autoscaler.ports.balancer import Balancer
 from autoscaler.ports.build import Context
+from autoscaler.ports.diagnosis import DiagnosingPart, Lack
 from providers._shared.aws import Account
+from providers.balancer.aws_elb import diagnosis
 from providers.balancer.aws_elb.group import BATCH
 from providers.balancer.aws_elb.health import classic_member_of
 from providers.balancer.aws_elb.settings import STRATEGIES, Settings
@@ -82,9 +84,15 @@ class ClassicBalancer:
                 Instances=instances[first : first + BATCH],
             )
 
+    async def lacks(self, pool: Pool, preset: str) -> list[Lack]:
+        """See ports/diagnosis.py."""
+        del preset  # its health check is a text of its own, and rarely one of HTTP
+        return await diagnosis.classic_lacks(self._account, self._settings, pool)
+
     async def aclose(self) -> None:
         await self._account.aclose()
 
 
 if TYPE_CHECKING:
     _adapter: type[Balancer] = ClassicBalancer
+    _part: type[DiagnosingPart] = ClassicBalancer

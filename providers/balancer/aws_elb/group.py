@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.domain.faults import Refused
-from autoscaler.domain.pool import BalancerTraits
+from autoscaler.domain.pool import BalancerTraits, Pool
 from autoscaler.domain.replica import BalancerView, Endpoint, Traffic
 from autoscaler.ports.balancer import Balancer
 from autoscaler.ports.build import Context
+from autoscaler.ports.diagnosis import DiagnosingPart, Lack
 from providers._shared.aws import Account
+from providers.balancer.aws_elb import diagnosis
 from providers.balancer.aws_elb.health import member_of
 from providers.balancer.aws_elb.settings import STRATEGIES, Settings
 
@@ -122,9 +124,14 @@ class TargetGroup:
         forward.pop("TargetGroupArn", None)  # the short form beside the long one is refused when they differ
         await self._account.call("elbv2", "modify_listener", ListenerArn=listener, DefaultActions=actions)
 
+    async def lacks(self, pool: Pool, preset: str) -> list[Lack]:
+        """See ports/diagnosis.py."""
+        return await diagnosis.lacks(self._account, self._settings, pool, preset)
+
     async def aclose(self) -> None:
         await self._account.aclose()
 
 
 if TYPE_CHECKING:
     _adapter: type[Balancer] = TargetGroup
+    _part: type[DiagnosingPart] = TargetGroup
