@@ -107,7 +107,8 @@ IN_A_PROCESS = """
 import hashlib, sys
 sys.path.insert(0, sys.argv[1])
 from tests.autoscaler.lab.test_fast import *
-settings = WorldSettings(cloud=CloudSettings(crashes_per_h=2.0, slow_loads=0.3), telemetry=TelemetrySettings(gateway=True))
+cloud = CloudSettings(crashes_per_h=2.0, slow_loads=0.3)
+settings = WorldSettings(cloud=cloud, telemetry=TelemetrySettings(gateway=True))
 policies = [tracking(0.3), tracking(2.0, Signal.QUEUE_LENGTH), tracking(0.5, Signal.GPU_UTILIZATION)]
 result = simulate(a_pool(), policies, flat(6000.0), settings, 5, Options(keep=True))
 digest = hashlib.sha256()
