@@ -133,11 +133,16 @@ class Account:
     @staticmethod
     def _told(operation: str, work: Callable[[], T]) -> T:
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         try:
             return work()
         except (BotoCoreError, ClientError) as error:
             raise fault_of(operation, error) from error
+        except ResponseParserError as error:  # a proxy's page, or half an answer
+            raise Unreachable(f"{operation}: an answer came that is none of AWS") from error
+        except ValueError as error:  # AWS_ENDPOINT_URL that is no address
+            raise Refused(f"{operation}: {str(error).partition(chr(10))[0][:200]}") from error
 
     def _once(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = getattr(self._client(service, 1), operation)(**parameters)

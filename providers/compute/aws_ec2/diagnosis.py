@@ -19,6 +19,7 @@ from autoscaler.domain.decision import Launch
 from autoscaler.domain.pool import Mode, Offer, Placement, Pool
 from autoscaler.ports.diagnosis import Lack
 from providers._shared.aws import Account
+from providers._shared.aws_fleet import INSTALLATION, POOL
 from providers._shared.aws_look import Looks, Wants, groups_of, ports_of, sources, wants_of
 from providers.compute.aws_ec2 import orders
 from providers.compute.aws_ec2 import settings as wanted
@@ -124,8 +125,8 @@ async def _may_launch(looks: Looks, pool: Pool, offer: Offer, subnets: dict[str,
 async def _may_end(looks: Looks, pool: Pool) -> None:
     """Find a machine of ours and ask whether it could be ended; without one only whether machines can be listed."""
     ours = [
-        {"Name": f"tag:{orders.INSTALLATION}", "Values": [pool.installation]},
-        {"Name": f"tag:{orders.POOL}", "Values": [pool.name]},
+        {"Name": f"tag:{INSTALLATION}", "Values": [pool.installation]},
+        {"Name": f"tag:{POOL}", "Values": [pool.name]},
         {"Name": "instance-state-name", "Values": _LIVING},
     ]
     answer = await looks.read("ec2", "describe_instances", Filters=ours, MaxResults=5)

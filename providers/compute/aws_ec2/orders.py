@@ -13,16 +13,8 @@ from typing import Any, Final
 from autoscaler.domain.base import Token
 from autoscaler.domain.decision import Launch
 from autoscaler.domain.pool import Pool
+from providers._shared.aws_fleet import EPOCH, INSTALLATION, OFFER, POOL, TOKEN, ZONE, epoch_of
 from providers.compute.aws_ec2.settings import Settings
-
-INSTALLATION: Final = "autoscaler:installation"
-POOL: Final = "autoscaler:pool"
-TOKEN: Final = "autoscaler:token"
-OFFER: Final = "autoscaler:offer"
-ZONE: Final = "autoscaler:zone"
-EPOCH: Final = "autoscaler:epoch"
-#: An operator's own tag: a machine that has it with the value "true" is never ended by us.
-PROTECTED: Final = "autoscaler:protected"
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,64}")
 
@@ -31,11 +23,6 @@ def client_token(pool: Pool, token: Token) -> str:
     """Our token as EC2 takes it: at most 64 ASCII characters, and no other pool's or installation's."""
     text = f"{pool.installation}/{pool.name}/{token}"
     return text if _TOKEN.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
-
-
-def epoch_of(token: Token) -> str:
-    """The ledger epoch in a token (`{epoch}-{pool}-{sequence}-{index}`)."""
-    return token.partition("-")[0]
 
 
 def tags(pool: Pool, order: Launch) -> dict[str, str]:
