@@ -3,7 +3,8 @@
 Does: keep one record a replica and boot (the rules are in probe_rules), and wake the loop when one becomes ready or
 begins to fail. Does not: decide what follows from a record.
 How often: a replica that loads or fails every min(1 s, tick / 3), and half of that once a first pass needs confirming;
-one that serves every tick / 3. At most `BOUND` looks at once; a slow look is never doubled.
+one that serves every tick / 3. At most `BOUND` looks at once; a slow look is never doubled. One that passes its
+deadline is ended by the prober's own round, since a timer each would cost as much as all else about a look.
 Invariant: a record is about the replica's present boot; a replica that is no longer watched has no record.
 """
 
@@ -36,12 +37,15 @@ class Target(NamedTuple):
 
 
 class _Watched:
-    __slots__ = ("busy", "due", "target", "told", "track")
+    __slots__ = ("busy", "due", "late", "patience", "target", "told", "track", "until")
 
     def __init__(self, target: Target, due: Instant) -> None:
         self.target = target
         self.due = due
         self.busy = False
+        self.patience = 0.0  # seconds for the look in flight
+        self.until = 0.0  # when they pass, by the loop's clock: a wall clock may be set
+        self.late = False  # they have passed, and the look was ended for it
         self.told = False
         self.track: Track | None = None
 
@@ -53,7 +57,7 @@ class Prober:
         self._clock = clock
         self._wake = wake
         self._watched: dict[ReplicaId, _Watched] = {}
-        self._checks: set[asyncio.Task[None]] = set()
+        self._checks: dict[asyncio.Task[None], _Watched] = {}
         self._changed = asyncio.Event()
         self.configure(pool, probe)
 
@@ -118,13 +122,13 @@ class Prober:
     def _finish(self) -> None:
         """Forget looks that ended; an error of ours in one ends the prober (the supervisor starts it again)."""
         for check in [check for check in self._checks if check.done()]:
-            self._checks.discard(check)
+            self._checks.pop(check, None)
             check.result()
 
     def _start_due(self) -> float | None:
-        """Start the looks that are due and give the seconds until the next one; None when nothing is watched."""
+        """End the looks that are late, start those that are due; seconds until the next of either, None for never."""
         now = self._clock.now()
-        soonest: float | None = None
+        soonest = self._end_late()  # a look that starts now is due again, and seen here, before its deadline
         for one in self._watched.values():
             if one.due <= now and not one.busy:
                 if len(self._checks) >= BOUND:
@@ -134,18 +138,32 @@ class Prober:
             soonest = wait if soonest is None else min(soonest, wait)
         return soonest
 
+    def _end_late(self) -> float | None:
+        """End the looks that passed their deadline; seconds until the next deadline, None when nothing is in flight."""
+        now = asyncio.get_running_loop().time()
+        soonest: float | None = None
+        for check, one in self._checks.items():
+            if one.until <= now and not one.late:
+                one.late = True
+                check.cancel()
+            elif not one.late:
+                soonest = one.until - now if soonest is None else min(soonest, one.until - now)
+        return soonest
+
     def _start(self, one: _Watched, now: Instant) -> None:
-        one.busy = True
+        generate = needs_generation(one.track, one.target.boot, admitted=one.target.admitted, rules=self._rules)
+        one.patience = self._generate_deadline if generate else self._shallow_deadline
+        one.busy, one.late, one.until = True, False, asyncio.get_running_loop().time() + one.patience
         one.due = Instant(now + self._interval(one))
-        check = asyncio.create_task(self._look(one, now))
-        self._checks.add(check)
+        check = asyncio.create_task(self._look(one, now, generate=generate))
+        self._checks[check] = one
         check.add_done_callback(self._ended)
 
     def _ended(self, check: asyncio.Task[None]) -> None:
         # Most looks just go; the prober is woken for one that failed, or when others wait for a free place.
         full = len(self._checks) >= BOUND
         if check.cancelled() or check.exception() is None:
-            self._checks.discard(check)
+            self._checks.pop(check, None)
         else:
             full = True
         if full:
@@ -161,11 +179,9 @@ class Prober:
             return self._fast / 2.0 if record.passes else self._fast
         return self._calm
 
-    async def _look(self, one: _Watched, started_at: Instant) -> None:
+    async def _look(self, one: _Watched, started_at: Instant, *, generate: bool) -> None:
         target = one.target
-        generate = needs_generation(one.track, target.boot, admitted=target.admitted, rules=self._rules)
-        deadline = self._generate_deadline if generate else self._shallow_deadline
-        verdict = await self._verdict(target.endpoint, generate=generate, deadline=deadline)
+        verdict = await self._verdict(one, generate=generate)
         one.busy = False
         before = one.track
         look = Look(
@@ -187,14 +203,18 @@ class Prober:
         if self._watched.get(look.replica) is one:
             self._tell(one, before, one.track)
 
-    async def _verdict(self, endpoint: Endpoint, *, generate: bool, deadline: float) -> ProbeVerdict:
+    async def _verdict(self, one: _Watched, *, generate: bool) -> ProbeVerdict:
         try:
-            async with asyncio.timeout(deadline):
-                return await self._probe.check(endpoint, generate=generate)
+            return await self._probe.check(one.target.endpoint, generate=generate)
+        except asyncio.CancelledError:
+            if not one.late:
+                raise  # the prober itself ends
+            detail = f"no answer within {one.patience:g} s"
         except TimeoutError:
-            return ProbeVerdict(alive=False, loaded=False, certain=False, detail=f"no answer within {deadline:g} s")
+            detail = f"no answer within {one.patience:g} s"
         except PortFault as fault:
-            return ProbeVerdict(alive=False, loaded=False, certain=False, detail=str(fault))
+            detail = str(fault)
+        return ProbeVerdict(alive=False, loaded=False, certain=False, detail=detail)
 
     def _tell(self, one: _Watched, before: Track | None, after: Track) -> None:
         """Wake the loop when a replica passed, began to fail, or has failed for as long as is allowed."""

@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.base import InstanceId, Instant, ReplicaId, instance_of
 from autoscaler.domain.faults import Unreachable
 from autoscaler.domain.replica import Endpoint
-from autoscaler.runtime.prober import BOUND, Prober, Target
+from autoscaler.runtime.prober import BOUND, SHALLOW_S, Prober, Target
 from tests.support.memory_probe import MemoryProbe
 from tests.support.pool_world import a_pool
 from tests.support.virtual_time import START, VirtualClock, run_virtual
@@ -158,6 +158,24 @@ def test_a_slow_look_is_not_doubled() -> None:
             await asyncio.sleep(60)
         assert scene.probe.most_at_once == 1
         assert scene.prober.looking == 0
+
+    run_virtual(scenario)
+
+
+def test_a_look_that_never_ends_is_ended_at_its_deadline_though_nobody_is_watched_any_more() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        scene.probe.silent.add(A)
+        async with scene.running():
+            scene.prober.watch([target(admitted=True)])
+            await asyncio.sleep(0.1)
+            scene.prober.watch([])
+            await asyncio.sleep(SHALLOW_S - 0.2)
+            assert scene.prober.looking == 1
+            scene.clock.jump(3600.0)  # a wall clock that is set ends nothing early, and nothing late
+            await asyncio.sleep(0.2)
+            assert scene.prober.looking == 0
+        assert scene.prober.records() == {}
 
     run_virtual(scenario)
 
