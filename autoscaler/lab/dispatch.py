@@ -183,10 +183,11 @@ def advance(s: State, slots: int, until: float, patience: float) -> None:
     work(s, slots, until)
     if s.glob[k.HELD] > 0:
         release(s, until, patience)
-    queued = 0
+    queued = stepping = 0
     for r in range(slots):
         queued += s.cnt[r, k.WAITING]
-    s.glob[k.QUEUED] = queued
+        stepping += s.cnt[r, k.MODE] != k.IDLE
+    s.glob[k.QUEUED], s.glob[k.STEPPING] = queued, stepping
 
 
 @entry

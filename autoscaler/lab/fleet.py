@@ -183,6 +183,10 @@ class Fleet:
         """Requests that wait in replicas or at the balancer, as of the last `advance`."""
         return int(self.state.glob[k.QUEUED]) + self.held
 
+    def stepping(self) -> int:
+        """Replicas that are in the middle of a step, as of the last `advance`."""
+        return int(self.state.glob[k.STEPPING])
+
     def unfinished(self) -> int:
         """Requests that have come and not ended."""
         return int(np.count_nonzero(self.state.status[: self.arrived] == k.PENDING))

@@ -47,9 +47,10 @@ CNTS: Final = 17
 BUSY_S, TOKENS, PROMPT_TOKENS, ARRIVALS, COMPLETIONS, TTFT_AT = range(6)
 E2E_AT: Final = TTFT_AT + len(TTFT_EDGES) + 1
 TALLIES: Final = E2E_AT + len(E2E_EDGES) + 1
-# Entries of State.glob. QUEUED: requests waiting in replicas at the last instant that all were moved on to.
-CURSOR, OPENS, ROUND, HELD, H_HEAD, H_TAIL, STRATEGY, CLIENTS, SEED, GAVE_UP, QUEUED = range(11)
-GLOBS: Final = 11
+# Entries of State.glob. QUEUED: requests waiting in replicas, STEPPING: replicas in the middle of a step, both at the
+# last instant that all were moved on to.
+CURSOR, OPENS, ROUND, HELD, H_HEAD, H_TAIL, STRATEGY, CLIENTS, SEED, GAVE_UP, QUEUED, STEPPING = range(12)
+GLOBS: Final = 12
 
 # Kinds of work of a replica in its present run of equal steps.
 IDLE, DECODE, WHOLE_CHUNKS, MIXED = range(4)

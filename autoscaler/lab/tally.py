@@ -12,7 +12,6 @@ from array import array
 import numpy as np
 
 from autoscaler.domain.decision import Decision
-from autoscaler.lab import kernel as k
 from autoscaler.lab.acting import Actor
 from autoscaler.lab.result import Life, Requests, Result, Ticks
 from autoscaler.lab.world import World
@@ -35,18 +34,14 @@ class Tally:
         """One tick."""
         world, capacity = self._world, decision.capacity
         living = world.cloud.living.values()
-        usd = math.fsum(one.offer.usd_per_h for one in living)
+        usd = math.fsum([one.offer.usd_per_h for one in living])
+        ports = sum([len(one.offer.ports) for one in living])
         wanted = math.nan if decision.wanted is None else decision.wanted
         sizes = (decision.target, wanted, capacity.in_service, capacity.on_the_way, capacity.draining)
         self._rows.extend((world.now_s, *sizes, len(living), world.fleet.waiting(), usd))
-        self._rows.extend((sum(len(one.offer.ports) for one in living), self._busy()))
+        self._rows.extend((ports, world.fleet.stepping()))
         if self._keep:
             self._decisions.append(decision)
-
-    def _busy(self) -> int:
-        """Replicas that are in the middle of a step."""
-        count = self._world.fleet.state.cnt[: self._world.fleet.slots]
-        return int(np.count_nonzero((count[:, k.MODE] != k.IDLE) & (count[:, k.USED] != 0)))
 
     def result(self, *, complete: bool) -> Result:
         """Everything noted, and the state of the world."""
