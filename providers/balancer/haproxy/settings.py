@@ -60,7 +60,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `embedded`. `backend`: the backend to fill; its `balance` must be what `strategy` asks for.
     `server_options`: words of each server line besides name, address and weight: HAProxy takes none from
     `default-server` for servers added at run time. `pool-max-conn 0` keeps no idle connection, so that no request
-    meets one that the replica is closing, and a server can be deleted as soon as it is empty.
+    meets one that the replica is closing, and a server can be deleted as soon as it is empty. `observe layer4
+    error-limit 1 on-error mark-down` leaves out, until a check passes, a server to which one connection failed: a
+    dead one has the least connections, and would draw all requests until a check or the daemon finds it.
     `unit_weight`: HAProxy's weight of one unit of capacity; its largest is 256, so 16 lets a replica have 16 units.
     `servers_file`: a configuration file of HAProxy in which the lines between our two marks are kept up to date, so
     that a reload by someone else loses nothing. `reload_grace`: for so long after a start of HAProxy a count of 0
@@ -76,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     socket: str = ""
     backend: str = "replicas"
     strategy: Strategy = "least_connections"
-    server_options: str = "check inter 1s fall 2 rise 1 pool-max-conn 0"
+    server_options: str = "check inter 1s fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down pool-max-conn 0"
     unit_weight: int = 16
     servers_file: str = ""
     reload_grace: Duration = Duration(900.0)

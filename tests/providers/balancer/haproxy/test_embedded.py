@@ -111,6 +111,27 @@ async def test_one_that_dies_comes_back_with_the_same_members_and_nobody_who_dra
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("strategy", ["round_robin", "least_connections"])
+async def test_a_dead_one_draws_one_request_and_comes_back_when_it_listens(strategy: Strategy, short: Path) -> None:
+    never_down_by_checks = Settings().server_options.replace("fall 2", "fall 1000")
+    ours = Ours(short, strategy=strategy, server_options=never_down_by_checks)
+    try:
+        async with backends(2, chunks=1) as (lives, dies):
+            await ours.balancer.admit([lives.endpoint(), dies.endpoint()])
+            await dies.stop()
+            assert (await ask_many(ours.url, 20, at_once=1)).statuses == {200: 19, 503: 1}
+            out = {one.endpoint: one.reason for one in (await ours.balancer.members()).members if one.reason}
+            assert list(out) == [dies.endpoint().address]
+            await dies.start()
+            async with asyncio.timeout(10):
+                while any(one.traffic is not Traffic.YES for one in (await ours.balancer.members()).members):
+                    await asyncio.sleep(0.05)
+            assert set((await ask_many(ours.url, 4)).by_backend) == {"b0", "b1"}
+    finally:
+        await ours.end()
+
+
+@pytest.mark.e2e
 async def test_other_settings_and_somebody_elses_are_refused_in_words(ours: Ours, tmp_path: Path) -> None:
     await ours.balancer.members()
     changed = an_adapter(msgspec.structs.replace(ours.settings, strategy="least_connections"), ours.folder)
