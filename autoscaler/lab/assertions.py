@@ -41,7 +41,8 @@ class Assertion(NamedTuple):
         if _COMPARE[self.sign](value, self.bound):
             return ""
         away = abs(value - self.bound)
-        return f"{self.text}: {self.metric} is {value:.6g}, {away:.4g} {'above' if value > self.bound else 'below'}"
+        side = f"{away:.4g} {'above' if value > self.bound else 'below'}" if away else "just that"
+        return f"{self.text}: {self.metric} is {value:.6g}, {side}"
 
 
 def read_assertions(texts: Sequence[str]) -> list[Assertion]:

@@ -170,7 +170,7 @@ def read(path: Path) -> Run:
 
 def _columns(file: Path) -> tuple[Requests, Ticks]:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
             requests = Requests(**{name: arrays[f"requests.{name}"] for name in Requests._fields})
             ticks = Ticks(**{name: arrays[f"ticks.{name}"] for name in Ticks._fields})
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:

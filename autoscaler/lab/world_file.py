@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -28,6 +28,7 @@ from autoscaler.config.validate import Refusal, validate
 from autoscaler.domain.base import Duration
 from autoscaler.domain.faults import ConfigError
 from autoscaler.lab.hardware import DEFAULT_PROFILE, Hardware, profile, profiles
+from autoscaler.lab.overrides import Wishes
 from autoscaler.lab.scorecard import Slo
 from autoscaler.lab.settings import CloudSettings, FrontSettings, TelemetrySettings, Trouble, WorldSettings, cold_start
 from autoscaler.lab.traces import Drawing
@@ -65,15 +66,9 @@ class TokensSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class WorkloadSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`scale`: traffic times this. `cv`: variation of the gaps inside a bin of a rate series (1 is Poisson)."""
 
-    scale: float = 1.0
-    cv: float | None = None
+    scale: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    cv: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     tokens: TokensSection = TokensSection()
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale <= 1000:
-            raise Refusal("scale", "which is no such factor", "above 0 and at most 1000")
-        if self.cv is not None and not 0 <= self.cv <= 100:
-            raise Refusal("cv", "which is no such variation", "0 to 100")
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,10 +133,11 @@ class WorldFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )  # fmt: skip
 
 
-def read_world(path: Path | None, over: Mapping[str, Any] | None = None) -> WorldFile:
-    """The file, or the defaults without one, with `over` (keys of the file) laid above it. Raises ConfigError."""
+def read_world(path: Path | None, wishes: Wishes | None = None) -> WorldFile:
+    """The file, or the defaults without one, with the wishes of the command line above it. Raises ConfigError."""
     mapping = {} if path is None else read_mapping(path)
-    return world_of(mapping, over or {}, "" if path is None else str(path))
+    over = (wishes or Wishes()).over(mapping.get("troubles"))
+    return world_of(mapping, over, "" if path is None else str(path))
 
 
 def world_of(mapping: Mapping[str, Any], over: Mapping[str, Any], name: str) -> WorldFile:
