@@ -1,7 +1,7 @@
 """A replica that dies, hangs or stalls under load leaves the balancer and is replaced; a busy one is left alone.
 
 Who failed is told by witnesses that know nothing of each other: the client's records, the replicas' own counts,
-and Envoy's counters. The times are bounds of what the pool's settings promise, with room for a busy machine.
+and the balancer's counters. The times are bounds of what the pool's settings promise, with room for a busy machine.
 """
 
 import os
@@ -18,7 +18,7 @@ from autoscaler.demo.records import RequestRecord
 from autoscaler.demo.replica_stats import ReplicaStats
 from autoscaler.domain.decision import Admit, Reweigh
 from autoscaler.domain.lifecycle import Phase
-from tests.support.real_world import RealWorld, Shape, real_world, steady
+from tests.support.real_world import AROUND, RealWorld, Shape, in_both_worlds, real_world, steady
 
 pytestmark = pytest.mark.e2e
 
@@ -44,9 +44,9 @@ def a_busy_port(world: RealWorld) -> int:
 
 
 def is_out(world: RealWorld, port: int) -> bool:
-    """Whether Envoy gives it no request any more by the daemon's word, not for a judgement of its own."""
+    """Whether the balancer gives it no request any more by the daemon's word, not for a judgement of its own."""
     host = world.hosts().get(port)
-    return host is None or "draining" in host.health
+    return host is None or "drain" in host.health
 
 
 def replaced(world: RealWorld, port: int) -> bool:
@@ -62,9 +62,10 @@ def others_lost_nothing(world: RealWorld, port: int) -> ReplicaStats:
 
 
 @pytest.mark.timeout(120)
-def test_a_replica_that_is_killed_costs_what_was_inside_it(tmp_path: Path) -> None:
-    """The daemon looks three times a tick: with a long one Envoy has time to send more there before it knows."""
-    with real_world(tmp_path, replace(THREE, tick=TICK_S)) as world:
+@in_both_worlds
+def test_a_replica_that_is_killed_costs_what_was_inside_it(around: str, tmp_path: Path) -> None:
+    """The daemon looks three times a tick: with a long one the balancer has time to send more there before it knows."""
+    with real_world(tmp_path, replace(THREE, tick=TICK_S, **AROUND[around])) as world:
         world.daemon()
         world.until_serving(3, 40.0)
         load = world.load(steady(RATE, 90.0))
@@ -82,7 +83,7 @@ def test_a_replica_that_is_killed_costs_what_was_inside_it(tmp_path: Path) -> No
         replaced_s = out_s + world.until(lambda: replaced(world, port), REPLACED_S, "replaced")
         time.sleep(2.0)
         load.stop(5.0)
-        records, proxy = world.records(), world.envoy()
+        records, proxy = world.records(), world.proxied()
         failures = lost(records)
         before = [one for one in failures if one.sent_at <= killed_at]
         after = [one for one in failures if one.sent_at > killed_at]
@@ -99,9 +100,12 @@ def test_a_replica_that_is_killed_costs_what_was_inside_it(tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(120)
+@in_both_worlds
 @pytest.mark.parametrize(("fault", "known_s"), [("hang", UNHEALTHY_S), ("stall", 2 * UNHEALTHY_S)])
-def test_a_replica_that_answers_nothing_more_is_replaced(fault: str, known_s: float, tmp_path: Path) -> None:
-    with real_world(tmp_path, THREE) as world:
+def test_a_replica_that_answers_nothing_more_is_replaced(
+    fault: str, known_s: float, around: str, tmp_path: Path
+) -> None:
+    with real_world(tmp_path, replace(THREE, **AROUND[around])) as world:
         world.daemon()
         world.until_serving(3, 40.0)
         load = world.load(steady(RATE, 90.0))
@@ -128,7 +132,8 @@ def test_a_replica_that_answers_nothing_more_is_replaced(fault: str, known_s: fl
 
 
 @pytest.mark.timeout(90)
-def test_a_saturated_replica_is_never_evicted(tmp_path: Path) -> None:
+@in_both_worlds
+def test_a_saturated_replica_is_never_evicted(around: str, tmp_path: Path) -> None:
     shape = Shape(
         high=1,
         tick=0.4,
@@ -136,7 +141,7 @@ def test_a_saturated_replica_is_never_evicted(tmp_path: Path) -> None:
         pace={"unhealthy_after": "1s"},
         policies=[{"kind": "target_tracking", "signal": "queue_length", "target": 4}],
     )
-    with real_world(tmp_path, shape) as world:
+    with real_world(tmp_path, replace(shape, **AROUND[around])) as world:
         world.daemon()
         world.until_serving(1)
         began = time.time()

@@ -42,6 +42,7 @@ class RealPrometheus:
     """One server, and the files that it reads."""
 
     def __init__(self, folder: Path, labels: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -132,7 +133,6 @@ class RealPrometheus:
 @contextlib.contextmanager
 def a_prometheus(folder: Path, **labels: str) -> Iterator[RealPrometheus]:
     """One server, not yet started; `labels` are put on every target."""
-    folder.mkdir(parents=True, exist_ok=True)
     server = RealPrometheus(folder, labels)
     try:
         yield server

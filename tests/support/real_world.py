@@ -1,4 +1,4 @@
-"""One real world on this machine: the daemon as a process, a real balancer, real stand-ins, a real load client.
+"""One real world on this machine: the daemon, a real balancer, real stand-ins, a load client, maybe a real Prometheus.
 
 Does: write the config, start and kill processes, and read what each part says of itself. Does not: judge; tests do.
 Invariant: every process of a world carries its mark; `closed` ends them all, and says which would not end.
@@ -13,15 +13,18 @@ import http.client
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import psutil
+import pytest
 import yaml
 
 from autoscaler import wiring
@@ -37,6 +40,7 @@ from providers.balancer import haproxy
 from providers.balancer.envoy import EnvoyStats, Settings, stats
 from providers.balancer.haproxy.settings import Layout
 from tests.support.haproxy import stat_rows
+from tests.support.real_prometheus import RealPrometheus
 
 POOL = demo.POOL
 _POLL_S = 0.1
@@ -60,6 +64,17 @@ class Shape:
     ready: dict[str, Any] = field(default_factory=dict)
     drain: dict[str, Any] = field(default_factory=dict)
     balancer: demo.BalancerKind = "envoy"
+    telemetry: Literal["scrape", "prometheus"] = "scrape"
+
+
+#: What stands around the daemon: all of it made by the daemon, or as on hosts of one's own.
+AROUND: dict[str, dict[str, Any]] = {
+    "envoy+scrape": {},
+    "haproxy+prometheus": {"balancer": "haproxy", "telemetry": "prometheus"},
+}
+in_both_worlds = pytest.mark.parametrize(
+    "around", ["envoy+scrape", pytest.param("haproxy+prometheus", marks=pytest.mark.slow)]
+)
 
 
 class Start(NamedTuple):
@@ -98,6 +113,11 @@ class RealWorld:
         self.children: list[Child] = []
         self.here.config.write_text(yaml.safe_dump(self.config(), sort_keys=False, width=120), encoding="utf-8")
 
+    @cached_property
+    def prometheus(self) -> RealPrometheus:
+        """The server that telemetry is read from, where the shape says so."""
+        return RealPrometheus(self.root / "prometheus", {})
+
     def config(self) -> dict[str, Any]:
         shape, here = self.shape, self.here
         command = [sys.executable, "-m", "autoscaler.demo.model_server", "--port", "{port}", "--control"]
@@ -122,12 +142,7 @@ class RealWorld:
                     ],
                     "ready_when": {"preset": "vllm", "timeout": "1s", "give_up_after": "20s", **shape.ready},
                     "balancers": [self._balancer()],
-                    "telemetry": {
-                        "kind": "scrape",
-                        "preset": "vllm",
-                        "timeout": "1s",
-                        "window": f"{2 * shape.tick:g}s",
-                    },
+                    "telemetry": self._telemetry(),
                     "policies": list(shape.policies),
                     "pace": self._pace(),
                     "drain": {"deadline": "30s", "lost_deadline": "1s", **shape.drain},
@@ -144,6 +159,12 @@ class RealWorld:
         if self.shape.balancer == "haproxy":
             return {"kind": "haproxy", "embedded": True, "listen": listen}
         return {"kind": "envoy", "listen": listen, "admin": f"127.0.0.1:{self.here.proxy_admin_port}"}
+
+    def _telemetry(self) -> dict[str, Any]:
+        common = {"kind": self.shape.telemetry, "preset": "vllm", "timeout": "1s"}
+        if self.shape.telemetry == "prometheus":
+            return {**common, "url": self.prometheus.url, "missing_after": "4s", "window": "8s"}
+        return {**common, "window": f"{2 * self.shape.tick:g}s"}
 
     def _pace(self) -> dict[str, Any]:
         return {
@@ -351,8 +372,37 @@ def suppress_close(connection: http.client.HTTPConnection) -> Iterator[None]:
 @contextmanager
 def real_world(root: Path, shape: Shape | None = None) -> Iterator[RealWorld]:
     """A world, and the end of all of it."""
-    with ended(RealWorld(root, shape or Shape())) as world:
+    world = RealWorld(root, shape or Shape())
+    with watched(world), ended(world):
         yield world
+
+
+@contextmanager
+def watched(world: RealWorld) -> Iterator[None]:
+    """Its Prometheus, if it has one, and service discovery for it: the balancer's members become its targets."""
+    if world.shape.telemetry != "prometheus":
+        yield
+        return
+    over = threading.Event()
+
+    def find() -> None:
+        shown: list[int] = []
+        while not over.wait(0.3):
+            members = sorted(world.hosts())
+            if members != shown:
+                world.prometheus.show([f"127.0.0.1:{port}" for port in members])
+                shown = members
+
+    finder = threading.Thread(target=find)
+    try:
+        world.prometheus.start()
+        finder.start()
+        yield
+    finally:
+        over.set()
+        if finder.ident is not None:
+            finder.join()
+        world.prometheus.kill()
 
 
 @contextmanager
