@@ -5,11 +5,13 @@ import io
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from autoscaler.domain.base import Duration, Instant, PoolName
@@ -21,7 +23,9 @@ from autoscaler.engine.decide import decide
 from autoscaler.ports.policy import Policy
 from autoscaler.runtime.api import ApiSettings
 from autoscaler.runtime.clock import SystemClock
+from autoscaler.runtime.foreign import WorkerPolicy
 from autoscaler.runtime.journal import open_journal
+from autoscaler.runtime.loop import PoolLoop
 from autoscaler.runtime.parts import PoolParts
 from autoscaler.runtime.supervisor import Options, Supervisor, run
 from tests.support.memory_ledger import MemoryLedger
@@ -158,6 +162,45 @@ def test_a_reload_takes_new_numbers_and_keeps_the_clocks() -> None:
             assert old.probe.closed
             assert not old.compute.closed
             assert not new.telemetry.closed
+
+    run_virtual(scenario)
+
+
+def policy_workers() -> set[int]:
+    """The processes of this one in which policies of other packages run."""
+    children = psutil.Process().children()
+    return {one.pid for one in children if "autoscaler.runtime.foreign" in " ".join(one.cmdline())}
+
+
+async def decided(loop: PoolLoop, wanted: int) -> None:
+    """Wait until the pool wants so much: a worker takes real time to start, which virtual time does not wait for."""
+    end = time.monotonic() + 30
+    while loop.status.decision is None or loop.status.decision.wanted != wanted:
+        assert time.monotonic() < end, loop.status
+        await asyncio.to_thread(time.sleep, 0.02)
+        await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_reload_ends_the_workers_of_policies_that_are_used_no_more(refused: bool) -> None:
+    async def scenario() -> None:
+        clock, ledger = VirtualClock(), MemoryLedger()
+        world = PoolWorld(clock)
+        old, new = (WorkerPolicy("fixed", f'{{"size": {size}}}', within=Duration(10.0)) for size in (3, 4))
+        if refused:
+            new.signals()  # as a check of the new config may have asked it
+        fresh = world.parts([new], **({"identity": "other account"} if refused else {}))
+        async with supervised([world.parts([old])], ledger, clock, reload=lambda: [fresh]) as supervisor:
+            (loop,) = supervisor.loops.values()
+            await decided(loop, 3)
+            before = policy_workers()
+            assert len(before) == 1 + refused
+            await supervisor.reload()
+            await decided(loop, 3 if refused else 4)
+            after = policy_workers()
+            assert len(after) == 1
+            assert (after < before) is refused
+        assert policy_workers() == set()
 
     run_virtual(scenario)
 
