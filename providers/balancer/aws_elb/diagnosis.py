@@ -44,6 +44,8 @@ async def lacks(account: Account, settings: Settings, pool: Pool, preset: str) -
     _kind(looks, settings, group)
     _health(looks, group, preset)
     machines = await _network(looks, offers, group)
+    if machines is None:
+        return looks.found
     await _attributes(looks, settings, pool)
     await _listener(looks, settings)
     if not group["LoadBalancerArns"]:
@@ -96,8 +98,11 @@ def _health(looks: Looks, group: Mapping[str, Any], preset: str) -> None:
         )
 
 
-async def _network(looks: Looks, offers: list[Wants], group: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The machines' security groups, and whether their subnets fit; what is not there is the compute's to tell."""
+async def _network(looks: Looks, offers: list[Wants], group: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The machines' security groups; None when their subnets are in another VPC than the group, which is noted.
+
+    What is not there is the compute's to tell.
+    """
     quiet = Looks(looks.account)
     names = {subnet for offer in offers for subnet in offer.subnets}
     listed = await quiet.subnets(names, "") if names else []
@@ -108,6 +113,7 @@ async def _network(looks: Looks, offers: list[Wants], group: Mapping[str, Any]) 
             "name a target group and subnets of one VPC",
             stops=True,
         )
+        return None
     found: dict[str, dict[str, Any]] = {}
     for wants in dict.fromkeys(offers):
         template = await quiet.template(wants)
@@ -203,8 +209,9 @@ async def _ways(looks: Looks, pool: Pool, balancer: Mapping[str, Any], machines:
     """Whether the load balancer may send to the machines' ports, they take it, and somebody else may probe them."""
     ours = set(balancer["SecurityGroups"])
     theirs = {one["GroupId"] for one in machines}
-    own = await looks.groups(ours)
-    blocks = await _blocks(looks, balancer)
+    quiet = Looks(looks.account)  # that EC2 may not be asked is the compute's to tell
+    own = await quiet.groups(ours)
+    blocks = await _blocks(quiet, balancer)
     for port in ports_of(pool):
         away = sources(own or (), port, "IpPermissionsEgress")
         if own and theirs and not away.groups & theirs and not away.blocks:

@@ -70,6 +70,12 @@ resource "aws_iam_role_policy" "look" {
   policy = data.aws_iam_policy_document.look.json
 }
 
+# The one role that a machine may be given: with another, whoever has the daemon's role would have that one too.
+data "aws_iam_instance_profile" "machine" {
+  count = var.instance_profile_arn == null ? 0 : 1
+  name  = reverse(split("/", var.instance_profile_arn))[0]
+}
+
 data "aws_iam_policy_document" "act" {
   # A launch touches many kinds of resource. What is made must carry our tags from its first moment …
   statement {
@@ -80,6 +86,11 @@ data "aws_iam_policy_document" "act" {
       test     = "StringEquals"
       variable = "aws:RequestTag/autoscaler:installation"
       values   = [var.installation]
+    }
+    condition {
+      test     = "ArnEquals"
+      variable = "ec2:LaunchTemplate"
+      values   = [aws_launch_template.machine.arn]
     }
   }
 
@@ -138,16 +149,11 @@ data "aws_iam_policy_document" "act" {
     content {
       sid       = "PassMachineRole"
       actions   = ["iam:PassRole"]
-      resources = ["*"]
+      resources = [data.aws_iam_instance_profile.machine[0].role_arn]
       condition {
         test     = "StringEquals"
         variable = "iam:PassedToService"
         values   = ["ec2.amazonaws.com"]
-      }
-      condition {
-        test     = "ArnLike"
-        variable = "iam:AssociatedResourceArn"
-        values   = ["${local.ec2}:instance/*"]
       }
     }
   }

@@ -16,11 +16,9 @@ resource "aws_launch_template" "machine" {
     http_put_response_hop_limit = 1
   }
 
-  network_interfaces {
-    associate_public_ip_address = false
-    delete_on_termination       = true
-    security_groups             = [aws_security_group.machines.id]
-  }
+  # No network interface here: EC2 takes no subnet beside one, and the daemon names the subnet of each launch. The
+  # subnets are private and give no public address.
+  vpc_security_group_ids = [aws_security_group.machines.id]
 
   block_device_mappings {
     device_name = var.root_device_name
