@@ -15,10 +15,14 @@ before moto for another process.
 | 500 InternalError before or after the call took effect | memory |
 | 400 ExpiredToken | memory |
 | no answer within the socket timeout | any network |
-| 400 OperationNotPermitted for a machine with termination protection | deletion, memory |
+| 503 with Retry-After, where the test says so | HTTP; seen with AWS: memory |
+| 400 OperationNotPermitted for machines with termination protection; those of other zones are ended | read |
+| LaunchTime is set anew when a stopped machine starts | memory |
+| a machine held in any state with any StateReason | EC2's names, read |
 | a registered target is `initial` for `initial_s`, then `healthy` | target health, read |
 | a deregistered target is `draining` for `draining_s`, then unused (not listed) | draining, read |
 | deregistering a target that is not there succeeds; moto says InvalidTarget | read |
+| a template's own tags are no part of its data; moto shows them there | run |
 | a target held in any state and reason | target health names, read |
 """
 
@@ -28,25 +32,28 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
 
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.httpsession import URLLib3Session
 
 Forward = Callable[[bytes], tuple[int, bytes]]
-_ITEM = re.compile(
-    r"<item>\s*<instanceId>(i-[0-9a-f]+)</instanceId>.*?</item>(?=\s*(?:<item>\s*<instanceId>|</instancesSet>))",
-    re.DOTALL,
+_EC2 = "{http://ec2.amazonaws.com/doc/2016-11-15}"
+#: Tags of the template itself, which moto shows as if the template gave them to what is launched from it.
+_OWN_TAGS = re.compile(
+    r"<tagSpecificationSet><item><resourceType>launch-template</resourceType>.*?</tagSpecificationSet>", re.DOTALL
 )
-_STATE = re.compile(r"<instanceState>.*?</instanceState>", re.DOTALL)
 _MEMBER = re.compile(r"<member>(?:(?!<member>).)*?<TargetHealth>.*?</member>", re.DOTALL)
 
 
 class Answer(NamedTuple):
-    """A whole HTTP answer."""
+    """A whole HTTP answer. `retry_after`: the header of that name, seconds; 0 leaves it out."""
 
     status: int
     body: bytes
+    retry_after: float = 0.0
 
 
 class Failure(NamedTuple):
@@ -57,6 +64,7 @@ class Failure(NamedTuple):
     rate: float = 1.0
     action: str = ""
     took_effect: bool = False
+    retry_after: float = 0.0
 
 
 class Quirks:
@@ -69,11 +77,12 @@ class Quirks:
         self.room: dict[str, int] = {}  # machines left in a zone (whole name); absent: without end
         self.failures: list[Failure] = []
         self.protected: set[str] = set()
-        self.held: dict[str, tuple[str, str]] = {}  # target id: state, reason
+        self.held: dict[str, tuple[str, str]] = {}  # id of a target or machine: state, reason
         self.calls: list[str] = []
         self._launching = threading.Lock()  # EC2 answers a token once, however many ask at the same time
         self._tokens: dict[str, tuple[str, Answer]] = {}
         self._launched: dict[str, float] = {}
+        self._started: dict[str, float] = {}
         self._registered: dict[str, float] = {}
         self._draining: dict[str, float] = {}
 
@@ -82,10 +91,11 @@ class Quirks:
         action, values = _parsed(body, headers)
         self.calls.append(action)
         failure = self._failing(action)
-        if failure is not None and not failure.took_effect:
-            return error(service, failure.code, failure.status)
-        found = self._known(service, action, values, body, forward)
-        return error(service, failure.code, failure.status) if failure is not None else found
+        if failure is None:
+            return self._known(service, action, values, body, forward)
+        if failure.took_effect:
+            self._known(service, action, values, body, forward)
+        return error(service, failure.code, failure.status)._replace(retry_after=failure.retry_after)
 
     def _failing(self, action: str) -> Failure | None:
         for failure in self.failures:
@@ -102,17 +112,18 @@ class Quirks:
                 status, text = forward(body)
                 return Answer(status, self._listed(text.decode()).encode())
             case "TerminateInstances":
-                named = {value for key, value in values.items() if key.startswith("InstanceId.")}
-                if named & self.protected:
-                    one = min(named & self.protected)
-                    told = f"The instance '{one}' may not be terminated. Modify its 'disableApiTermination' attribute."
-                    return error(service, "OperationNotPermitted", 400, told)
+                return self._terminated(values, body, forward)
+            case "StartInstances":
+                self._started |= dict.fromkeys(_machines(values), self._now())
             case "RegisterTargets":
                 for name in _targets(values):
                     self._registered.setdefault(name, self._now())
                     self._draining.pop(name, None)
             case "DeregisterTargets":
                 return self._deregistered(values, forward)
+            case "DescribeLaunchTemplateVersions":
+                status, text = forward(body)
+                return Answer(status, _OWN_TAGS.sub("", text.decode()).encode())
             case "DescribeTargetHealth":
                 status, text = forward(body)
                 return Answer(status, self._health(text.decode(), values).encode())
@@ -145,6 +156,21 @@ class Quirks:
             self._tokens[token] = (asked, answer)
         return answer
 
+    def _terminated(self, values: dict[str, str], body: bytes, forward: Forward) -> Answer:
+        names = _machines(values)
+        kept = names & self.protected
+        if not kept:
+            return Answer(*forward(body))
+        _, text = forward(_asking("DescribeInstances", "InstanceId", names))
+        zones = {
+            item.findtext(f"{_EC2}instanceId"): item.findtext(f"{_EC2}placement/{_EC2}availabilityZone")
+            for item in ET.fromstring(text).iterfind(f".//{_EC2}instancesSet/{_EC2}item")
+        }
+        if others := {one for one in names if zones[one] not in {zones[each] for each in kept}}:
+            forward(_asking("TerminateInstances", "InstanceId", others))
+        told = f"The instance '{min(kept)}' may not be terminated. Modify its 'disableApiTermination' attribute."
+        return error("ec2", "OperationNotPermitted", 400, told)
+
     def _zone_of(self, subnet: str, forward: Forward) -> str:
         if not subnet or not self.room:
             return ""
@@ -154,17 +180,21 @@ class Quirks:
         return found[1] if found else ""
 
     def _listed(self, text: str) -> str:
-        def shown(found: re.Match[str]) -> str:
-            age = self._now() - self._launched.get(found[1], float("-inf"))
-            if age < self.unlisted_s:
-                return ""
-            if age < self.pending_s and "<name>running</name>" in found[0]:
-                return _STATE.sub(
-                    "<instanceState><code>0</code><name>pending</name></instanceState>", found[0], count=1
-                )
-            return found[0]
-
-        return _ITEM.sub(shown, text)
+        root = ET.fromstring(text)
+        for listed in root.iter(f"{_EC2}instancesSet"):
+            for item in list(listed):
+                name = item.findtext(f"{_EC2}instanceId", "")
+                age = self._now() - self._launched.get(name, float("-inf"))
+                if age < self.unlisted_s:
+                    listed.remove(item)
+                elif name in self.held:
+                    _set_state(item, *self.held[name])
+                elif age < self.pending_s and item.findtext(f"{_EC2}instanceState/{_EC2}name") == "running":
+                    _set_state(item, "pending", "")
+                if name in self._started:
+                    at = datetime.fromtimestamp(self._started[name], UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+                    _set(item, "launchTime", at)
+        return ET.tostring(root, encoding="unicode", default_namespace=_EC2[1:-1])
 
     def _deregistered(self, values: dict[str, str], forward: Forward) -> Answer:
         names = _targets(values)
@@ -213,6 +243,29 @@ class Quirks:
                 "<TargetHealthDescriptions/>", f"<TargetHealthDescriptions>{extra}</TargetHealthDescriptions>"
             )
         return shown_text.replace("</TargetHealthDescriptions>", f"{extra}</TargetHealthDescriptions>")
+
+
+def _machines(values: dict[str, str]) -> set[str]:
+    return {value for key, value in values.items() if key.startswith("InstanceId.")}
+
+
+def _asking(action: str, key: str, names: set[str]) -> bytes:
+    named = {f"{key}.{n}": one for n, one in enumerate(sorted(names), start=1)}
+    return urllib.parse.urlencode({"Action": action, "Version": "2016-11-15", **named}).encode()
+
+
+def _set(item: ET.Element, path: str, value: str) -> None:
+    """Make the element at `path` below `item` say `value`."""
+    for name in path.split("/"):
+        found = item.find(f"{_EC2}{name}")
+        item = ET.SubElement(item, f"{_EC2}{name}") if found is None else found
+    item.text = value
+
+
+def _set_state(item: ET.Element, state: str, reason: str) -> None:
+    _set(item, "instanceState/name", state)
+    if reason:
+        _set(item, "stateReason/code", reason)
 
 
 def _targets(values: dict[str, str]) -> dict[str, list[str]]:
@@ -292,7 +345,10 @@ def hook(quirks: Quirks) -> Callable[[Any], None]:
             found = quirks.answer(
                 service, body.encode() if isinstance(body, str) else body, _text(request.headers), forward
             )
-            return AWSResponse(request.url, found.status, {"content-type": "text/xml"}, _Raw(found.body))
+            headers = {"content-type": "text/xml"}
+            if found.retry_after:
+                headers["retry-after"] = f"{found.retry_after:g}"
+            return AWSResponse(request.url, found.status, headers, _Raw(found.body))
 
         client.meta.events.register(f"before-send.{service}", before_send)
 

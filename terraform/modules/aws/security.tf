@@ -17,13 +17,13 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
   description       = "clients"
 }
 
+# Requests and health checks.
 resource "aws_vpc_security_group_egress_rule" "to_machines" {
   security_group_id            = aws_security_group.balancer.id
   referenced_security_group_id = aws_security_group.machines.id
   ip_protocol                  = "tcp"
   from_port                    = var.model_port
   to_port                      = var.model_port
-  description                  = "requests and health checks"
 }
 
 resource "aws_security_group" "machines" {
@@ -33,22 +33,22 @@ resource "aws_security_group" "machines" {
   tags        = merge(local.tags, { Name = "${local.name}-machines" })
 }
 
+# Requests and health checks.
 resource "aws_vpc_security_group_ingress_rule" "from_balancer" {
   security_group_id            = aws_security_group.machines.id
   referenced_security_group_id = aws_security_group.balancer.id
   ip_protocol                  = "tcp"
   from_port                    = var.model_port
   to_port                      = var.model_port
-  description                  = "requests and health checks"
 }
 
+# Model-loaded check and metrics.
 resource "aws_vpc_security_group_ingress_rule" "from_daemon" {
   security_group_id            = aws_security_group.machines.id
   referenced_security_group_id = aws_security_group.daemon.id
   ip_protocol                  = "tcp"
   from_port                    = var.model_port
   to_port                      = var.model_port
-  description                  = "model-loaded check and metrics"
 }
 
 resource "aws_vpc_security_group_egress_rule" "machines_out" {
