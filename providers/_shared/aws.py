@@ -26,6 +26,7 @@ T = TypeVar("T")
 _THREADS: Final = 8
 #: Calls that may wait for a thread. Beyond it the account is as good as unreachable, and says so at once.
 _WAITING: Final = 64
+_MAKING: Final = threading.Lock()
 CONNECT_S: Final = 2.0
 READ_S: Final = 5.0
 
@@ -105,7 +106,6 @@ class Account:
         self._configure = configure
         self._session: Any = None
         self._clients: dict[tuple[str, int], Any] = {}
-        self._making = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"aws-{region}")
         self._waiting = 0
 
@@ -156,18 +156,17 @@ class Account:
         return list(self._client(service, 2).get_paginator(operation).paginate(**parameters))
 
     def _client(self, service: str, attempts: int) -> Any:
-        with self._making:  # making a session or a client is not thread-safe; using one is
+        with _MAKING:  # making a session or a client is not thread-safe; using one is
             key = (service, attempts)
             if key not in self._clients:
                 self._clients[key] = self._made(service, attempts)
             return self._clients[key]
 
     def _made(self, service: str, attempts: int) -> Any:
-        import boto3
         from botocore.config import Config
 
         if self._session is None:
-            self._session = boto3.Session(region_name=self.region, profile_name=self.profile or None)
+            self._session = _session(self.region, self.profile)
         # botocore would repeat InsufficientInstanceCapacity by itself (it comes with HTTP 500) and hold up the loop.
         retries = {"mode": "standard", "total_max_attempts": attempts}
         config = Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries=retries, max_pool_connections=_THREADS)
@@ -181,6 +180,23 @@ class Account:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for client in self._clients.values():
             client.close()
+
+
+@functools.cache
+def _models() -> Any:
+    """The SDK's descriptions of its services: EC2's takes half a second to read, and every adapter needs it."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
+def _session(region: str, profile: str) -> Any:
+    import boto3
+    from botocore.session import get_session
+
+    core = get_session()
+    core.register_component("data_loader", _models())
+    return boto3.Session(region_name=region, profile_name=profile or None, botocore_session=core)
 
 
 def code_of(error: Exception) -> str:
