@@ -123,7 +123,7 @@ def show(run: Run, asserted: int, failures: Sequence[str]) -> None:
     table = Table(title=Text(clean(title)), title_justify="left", box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim", no_wrap=True, overflow="ellipsis")
+    table.add_column(style="dim")  # the words give way to the figures where the terminal is narrow
     for row in ROWS:
         table.add_row(row.name, shown(row.metric, run.card), row.means)
     console.print(table)
