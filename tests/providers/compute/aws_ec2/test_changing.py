@@ -71,7 +71,7 @@ async def test_a_stopped_machine_is_started_in_another_boot(world: World) -> Non
     second = await world.one(compute, pool)
     assert (second.state, second.id, second.token) == (InstanceState.RUNNING, first.id, first.token)
     assert second.boot != first.boot
-    assert second.launched_at == int(world.clock.at)
+    assert int(second.launched_at) == int(world.clock.at)
     assert [world.quirks.calls.count(f"{one}Instances") for one in ("Stop", "Start")] == [1, 1]
 
 
