@@ -15,7 +15,7 @@ import sys
 import typer
 
 from autoscaler import __version__
-from autoscaler.cli import demo, directives, ledger, look, machines, run, simulating
+from autoscaler.cli import comparing, demo, directives, ledger, look, machines, run, simulating
 
 app = typer.Typer(
     name="autoscaler",
@@ -45,6 +45,7 @@ for group in (run, look, directives, machines):
 app.add_typer(ledger.app, name="ledger")
 demo.register(app)
 simulating.register(app)
+comparing.register(app)
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -61,7 +61,7 @@ def axis_of(duration_s: float) -> Axis:
 
 def draw_run(run: Run) -> bytes:
     """One run over time: load, capacity, latency and what missed the objective."""
-    figure, rows = _figure(4, (2, 3, 2.2, 2), (11.5, 9.2))
+    figure, rows = _figure((2, 3, 2.2, 2), (11.5, 9.2), one_axis=True)
     result, axis = run.result, axis_of(run.result.duration_s)
     edges = np.arange(0.0, result.ended_s + axis.bin_s, axis.bin_s)
     which = np.clip((result.requests.arrival_s / axis.bin_s).astype(np.int64), 0, len(edges) - 2)
@@ -78,14 +78,14 @@ def draw_run(run: Run) -> bytes:
     return _png(figure)
 
 
-def _figure(count: int, heights: Sequence[float], size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+def _figure(heights: Sequence[float], size: tuple[float, float], *, one_axis: bool) -> tuple[Figure, list[Axes]]:
     require_lab(("matplotlib",))
     import matplotlib as mpl
     from matplotlib.figure import Figure as Made
 
     with mpl.rc_context(_STYLE):
         figure = Made(figsize=size, layout="constrained")
-        made = figure.subplots(count, 1, sharex=True, gridspec_kw={"height_ratios": heights})
+        made = figure.subplots(len(heights), 1, sharex=one_axis, gridspec_kw={"height_ratios": heights})
     rows: list[Axes] = list(np.atleast_1d(made))
     for row in rows:
         row.grid(color=_GRID, linewidth=0.8)
@@ -196,7 +196,7 @@ def draw_frontier(points: Sequence[Point], goal: float, cost_words: str) -> byte
     """Cost against share outside the objective, one chart a workload, with the frontier as a line."""
     workloads = list(dict.fromkeys(one.workload for one in points))
     labels = list(dict.fromkeys(one.label for one in points))
-    figure, rows = _figure(len(workloads), [1.0] * len(workloads), (9.0, 1.2 + 4.0 * len(workloads)))
+    figure, rows = _figure([1.0] * len(workloads), (9.0, 1.2 + 4.0 * len(workloads)), one_axis=False)
     for row, workload in zip(rows, workloads, strict=True):
         here = [one for one in points if one.workload == workload]
         line = frontier(here)
@@ -213,7 +213,6 @@ def draw_frontier(points: Sequence[Point], goal: float, cost_words: str) -> byte
         row.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
         row.set_title(workload, loc="left", fontsize=10)
         row.set_ylabel("requests outside the objective")
-        row.tick_params(labelbottom=True)
     rows[-1].set_xlabel(f"{cost_words} (grey line: the frontier; red: the goal of {100 * goal:g} % inside)")
     handles, names = rows[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper left", ncols=3, fontsize=8.5, frameon=False)

@@ -4,12 +4,17 @@ Does: run in this process (fast) or in one of its own (signals, a terminal). Doe
 Invariant: a traceback is a failure of any test.
 """
 
+import contextlib
 import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,8 +99,9 @@ class Lab:
                 code = end.code if isinstance(end.code, int) else int(end.code is not None)
         return Ran(code, out.getvalue(), err.getvalue())
 
-    def on_a_terminal(self, *arguments: str | Path) -> tuple["subprocess.Popen[str]", int]:
-        """Start it in a process of its own with a terminal as standard error; the process, and the terminal's end."""
+    @contextlib.contextmanager
+    def on_a_terminal(self, *arguments: str | Path) -> Iterator["Attached"]:
+        """It runs in a process of its own, with a terminal as standard error; it is ended with the `with`."""
         ours, theirs = pty.openpty()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTOSCALER_")}
         process = subprocess.Popen(
@@ -104,4 +110,42 @@ class Lab:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True,
         )  # fmt: skip
         os.close(theirs)
-        return process, ours
+        attached = Attached(process, ours)
+        try:
+            yield attached
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+            attached.reader.join()
+            os.close(ours)
+
+
+class Attached:
+    """A command on a terminal, which is read all the time: else the command would wait for its reader."""
+
+    def __init__(self, process: "subprocess.Popen[str]", terminal: int) -> None:
+        self.process = process
+        self.seen = b""
+        self._terminal = terminal
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # the other end is closed: it has ended
+            while part := os.read(self._terminal, 4096):
+                self.seen += part
+
+    def until(self, what: Callable[[], bool], patience_s: float = 200.0) -> None:
+        """Wait while the command runs."""
+        end = time.monotonic() + patience_s
+        while not what():
+            assert time.monotonic() < end, self.seen[-2000:]
+            assert self.process.poll() is None, self.seen[-2000:]
+            time.sleep(0.05)
+
+    def interrupt(self) -> tuple[int, str]:
+        """Ctrl-C; its exit code and what it printed."""
+        self.process.send_signal(signal.SIGINT)
+        out, _ = self.process.communicate(timeout=200)
+        return self.process.returncode, out

@@ -2,9 +2,6 @@
 
 import html.parser
 import json
-import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -212,7 +209,7 @@ def test_every_mistake_of_the_config_is_told_with_its_file(lab: Lab) -> None:
         (("--replica", "a100"), "hardware.'*': found 'a100'; allowed: gpt-oss-120b"),
         (("--cold-start", "soon"), "cold_start: found 'soon'"),
         (("--scale", "0"), "workload.scale: found 0.0; allowed: a number, more than 0"),
-        (("--pool", "lama"), "did you mean 'llama'"),
+        (("--pool", "llamas"), "did you mean 'llama'"),
         (("--assert", "flap<=4"), "did you mean 'flaps'"),
         (("--world", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
     ],
@@ -243,20 +240,12 @@ def test_an_out_folder_that_cannot_be(lab: Lab) -> None:
 def test_ctrl_c_keeps_what_is_done_and_marks_it(lab: Lab) -> None:
     rows = [f"{index * 600},{60 + index % 144}" for index in range(14 * 144)]
     (lab.folder / "long.csv").write_text("\n".join(["start_s,requests", *rows, ""]))
-    process, terminal = lab.on_a_terminal(
-        "simulate", "-w", "long.csv", "--scale", "20", "--out", "out", "--assert", "slo_attainment>=1"
-    )
-    seen = b""
-    until = time.monotonic() + 240
-    while b"%" not in seen:  # the bar has come: it is at work
-        assert time.monotonic() < until
-        assert process.poll() is None
-        seen += os.read(terminal, 4096)
-    assert b"on long" in seen
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=240)
-    os.close(terminal)
-    assert process.returncode == 130
+    arguments = ("-w", "long.csv", "--scale", "20", "--out", "out", "--assert", "slo_attainment>=1")
+    with lab.on_a_terminal("simulate", *arguments) as command:
+        command.until(lambda: b"%" in command.seen)  # the bar has come: it is at work
+        assert b"on long" in command.seen
+        code, out = command.interrupt()
+    assert code == 130
     assert "PARTIAL: interrupted after" in out
     assert "assertion failed" not in out
     saved = json.loads((lab.folder / "out" / "result.json").read_text())
