@@ -82,7 +82,7 @@ class History:
                 share = max(_NEW, period / (age_s + period)) * 2.0 / (1.0 + width / 60.0)
                 self.seasons[place] += min(1.0, share) * (peak - expected)
             begin += size
-        numbers[0] = count + 1
+        numbers[0] = float(count + 1)
 
     def ahead(self, age_s: float, lead_s: float) -> list[float]:
         """What each of WAYS expects as the most within `lead_s` from a minute that began `age_s` after the first."""

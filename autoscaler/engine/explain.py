@@ -83,6 +83,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "veto_none": "none of {of} forbids scale-in",
     "no_opinion": "none of {of} has an opinion: {why}",
     "fixed": "fixed at {size}",
+    "forecast": "{signal} {expected} expected within {lead_s} s ({way}), times {headroom} for its errors",
+    "forecast_learning": "the forecast of {signal} has seen {minutes} minutes only",
     "slo_work": "work {work} now, {expected} expected within {lead_s} s ({way}), a unit bears {bears}",
     "slo_learning": "still learning: work {work} now, {expected} expected, {held} held",
     "scheduled": "{size} by the clock, since {start}",

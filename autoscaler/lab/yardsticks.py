@@ -1,7 +1,7 @@
 """What could have been: two yardsticks that know the future. No policy: nobody can run them, and no entry point does.
 
-`Clairvoyant` sizes as the policy `slo` does: the most work within [now, now + lead + tick], over what a unit bears. Where
-`slo` expects, learns and takes headroom, it reads the workload and the hardware. What is left is the price of not
+`Clairvoyant` sizes as the policy `slo` does: the most work within [now, now + lead + tick], over what a unit bears.
+Where `slo` expects, learns and takes headroom, it reads the workload and the hardware. What is left is the price of not
 knowing: a pool can hardly cost less under the same pace and cold start, though a rule that queues on purpose might.
 `relaxed_units_h` drops even time: all work over what a unit can do, as if work could wait and units came in fractions.
 
