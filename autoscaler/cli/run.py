@@ -52,8 +52,8 @@ def make_state_dir(config: Config) -> None:
 
     Its mode is left alone when it was there: whoever made it (systemd, an image) may have had a reason.
     """
-    from autoscaler.config.trusted import mistake_in
     from autoscaler.domain.faults import ConfigError
+    from autoscaler.ports.trusted import mistake_in
 
     folder = Path(config.state_dir)
     try:

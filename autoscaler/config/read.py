@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import yaml
 
-from autoscaler.config.trusted import mistake_in
 from autoscaler.domain.faults import ConfigError
+from autoscaler.ports.trusted import mistake_in
 
 #: A thousand pools fit in a fraction of this, bytes.
 SIZE_MAX: Final = 2 * 1024 * 1024

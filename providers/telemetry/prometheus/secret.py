@@ -1,7 +1,7 @@
 """Who we are to a Prometheus server: secrets from the environment or from mounted files, never from the config.
 
 Does: find them at build, and read files again at each use, since mounted tokens are rotated. Does not: send them.
-Invariant: a secret is in no message and no repr.
+Invariant: a secret is in no message and no repr, and none is taken from a file that others could have read or written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from autoscaler.domain.faults import ConfigError
+from autoscaler.ports.trusted import mistake_in
 from providers._shared.http_client import headers_from_environment
 from providers.telemetry.prometheus.settings import Settings
 
@@ -18,7 +19,7 @@ _LIMIT: Final = 64 * 1024
 
 
 class SecretGone(Exception):
-    """A file that held a secret can no longer be read."""
+    """A file that held a secret can no longer be read, or no longer be trusted."""
 
 
 class _Held:
@@ -42,18 +43,31 @@ class _Held:
         if self._file is not None:
             try:
                 with self._file.open(encoding="utf-8") as file:
-                    self._value = file.read(_LIMIT).strip()
+                    mistake = mistake_in(self._file, os.fstat(file.fileno()), secret=True)
+                    read = "" if mistake else file.read(_LIMIT).strip()
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "not text"
                 raise SecretGone(f"{self._field}_file: {self._file} cannot be read: {why}") from None
-            if not self._value or not self._value.isprintable():
+            if mistake:
+                raise SecretGone(f"{self._field}_file: {self._file} {mistake}")
+            if not read or not read.isprintable():
                 raise SecretGone(f"{self._field}_file: {self._file} holds no single line of text")
+            self._value = read
         return self._value
 
     @property
     def last(self) -> str:
         """As last read."""
         return self._value
+
+
+def _unusable(path: Path, *, secret: bool) -> str:
+    """Why a file that is read by its name, later, should not be; empty when nothing is wrong with it now."""
+    try:
+        with path.open("rb") as file:
+            return mistake_in(path, os.fstat(file.fileno()), secret=secret)
+    except OSError:
+        return "cannot be read"
 
 
 class Access:
@@ -65,8 +79,8 @@ class Access:
         mistakes = [held.mistake for held in (self._token, self._password) if held.mistake]
         for field in ("ca_file", "cert_file", "key_file"):
             path = getattr(settings, field)
-            if path is not None and not os.access(path, os.R_OK):
-                mistakes.append(f"{field}: {path} cannot be read")
+            if path is not None and (why := _unusable(Path(path), secret=field == "key_file")):
+                mistakes.append(f"{field}: {path} {why}")
         self.headers: dict[str, str] = {}
         try:
             self.headers = headers_from_environment(settings.headers, None)

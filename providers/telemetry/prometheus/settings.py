@@ -116,7 +116,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `token_env`, `token_file`: who holds a bearer token. `username` with `password_env` or `password_file`: basic
     authentication. `headers`: a header's name to the environment variable that holds its value. `tenant`: sent as
     X-Scope-OrgID. `ca_file`: whom to trust instead of the system's authorities; `cert_file` with `key_file`: who we
-    are. Files are named by absolute paths, and are read anew when they change.
+    are. Files are named by absolute paths, and are read anew when they change; one with a secret in it that everyone
+    may read is refused, and so is any that others can write.
     """
 
     url: str

@@ -424,6 +424,7 @@ async def test_other_identities_are_other_servers(monkeypatch: pytest.MonkeyPatc
 async def test_the_token_is_sent_read_anew_and_never_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(f"{SECRET}\n")
+    token.chmod(0o600)
     async with raw_server() as server, asking(url_of(server), token_file=str(token)) as telemetry:
         server.default = json_reply(json.dumps({"status": "error", "error": f"who is {SECRET}?"}), 500)
         with pytest.raises(Unreachable) as caught:
@@ -432,6 +433,9 @@ async def test_the_token_is_sent_read_anew_and_never_shown(tmp_path: Path) -> No
         token.write_text("another")
         server.default = an_answer(*replica(1))
         await sample_of(telemetry, (1,))
+        token.chmod(0o604)  # while it is in use
+        with pytest.raises(Unreachable, match=r"token_file: .* everyone may read the secret in it; allowed: chmod o-r"):
+            await sample_of(telemetry, (1,))
         token.unlink()
         with pytest.raises(Unreachable, match=r"token_file: .* cannot be read"):
             await sample_of(telemetry, (1,))
@@ -460,6 +464,32 @@ async def test_a_secret_that_is_not_there_is_told_when_the_pool_is_built(tmp_pat
         "telemetry.token_env: the environment variable T_NOT_SET is not set",
         f"telemetry.ca_file: {tmp_path / 'ca'} cannot be read",
     ]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o606])
+@pytest.mark.parametrize("field", ["token_file", "password_file", "key_file", "ca_file", "cert_file"])
+async def test_a_file_that_others_could_read_or_write_is_told_when_the_pool_is_built(
+    field: str, mode: int, tmp_path: Path
+) -> None:
+    for name in (field, "other"):
+        (tmp_path / name).write_text(SECRET)
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / field).chmod(mode)
+    other = {"key_file": "cert_file", "cert_file": "key_file"}.get(field)
+    fields: dict[str, Any] = {field: str(tmp_path / field)}
+    fields |= {other: str(tmp_path / "other")} if other else {}
+    fields |= {"username": "me"} if field == "password_file" else {}
+    settings = Settings(url="http://h:1", preset="vllm", **fields)
+    allowed = {0o600, 0o640} if field in {"token_file", "password_file", "key_file"} else {0o600, 0o640, 0o644}
+    if mode in allowed:
+        await build(settings, a_context()).aclose()
+        return
+    with pytest.raises(ConfigError) as caught:
+        build(settings, a_context())
+    (mistake,) = caught.value.mistakes
+    assert mistake.startswith(f"telemetry.{field}: {tmp_path / field} everyone may ")
+    assert "; allowed: chmod " in mistake
+    assert SECRET not in mistake
 
 
 async def test_tls_both_ways(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.config import trusted
 from autoscaler.config.read import read_mapping, read_text
 from autoscaler.domain.faults import ConfigError
+from autoscaler.ports import trusted
 
 ME = os.geteuid()
 NOBODYS_GROUP = 3_999_999_999

@@ -1,5 +1,7 @@
 """Whether a file may be believed: who else could have written it, or may read what is secret in it.
 
+For whoever is named a file by the user: the config, and a provider whose settings name one that holds a secret.
+
 Does: look at owners and modes of an open file, of the folders above it and of those above a link to it. Does not: see
 access control lists, or who may use root's account.
 Invariant: whoever may change a file of ours could start commands as us, since offers name commands; so a file that
