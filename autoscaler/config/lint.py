@@ -151,6 +151,23 @@ def _looks(pool: PoolConfig) -> Iterator[Finding]:
         )
 
 
+def _delays(pool: PoolConfig) -> Iterator[Finding]:
+    """A source whose newest word is older than what counts as stale would blind the pool for ever."""
+    if pool.telemetry is None:
+        return
+    stale_after = pool.pool.pace.stale_after
+    settings: Any = pool.telemetry.settings
+    delay = getattr(settings, "delay", None)  # of a source that is late by nature
+    if isinstance(delay, float) and stale_after < delay:
+        yield Finding(
+            severity=Severity.ERROR,
+            path=f"{pool.path}.pace.stale_after",
+            what=f"{told(stale_after)} is shorter than {told(Duration(delay))}, the age that {pool.telemetry.kind}'s "
+            "readings reach by nature: the pool would be blind",
+            mend=f"set it to {told(Duration(delay))} or more",
+        )
+
+
 def _bounds(pool: PoolConfig) -> Iterator[Finding]:
     bounds = pool.pool.bounds
     if bounds.min == bounds.max:
@@ -252,7 +269,7 @@ def _ports(pool: PoolConfig) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _bounds, _budget, _ports, _balancers, _gates, _steps, _boot, _clocks, _looks,
+    _bounds, _budget, _ports, _balancers, _gates, _steps, _boot, _clocks, _looks, _delays,
 )  # fmt: skip
 
 

@@ -45,6 +45,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"telemetry": {"kind": "scrape", "preset": "vllm", "timeout": "10s"}}, "warning", "pools[0].telemetry.timeout"),
     ({"ready_when": {"kind": "http", "preset": "vllm", "timeout": "16s"}}, "warning", "pools[0].ready_when.timeout"),
     ({"drain": {"deadline": "10s"}}, "warning", "pools[0].drain.lost_deadline"),
+    ({"telemetry": {"kind": "cloudwatch", "region": "eu-west-1", "metrics": {"queue_length": {"namespace": "n",
+     "name": "waiting"}}}}, "error", "pools[0].pace.stale_after"),
 ]  # fmt: skip
 
 
