@@ -13,7 +13,7 @@ import yaml
 from autoscaler.demo.children import MARK, marked
 from tests.support.real_world import RealWorld, real_world
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def refused(world: RealWorld, **environment: str) -> str:
     command = [sys.executable, "-m", "autoscaler.cli.main", "run", "--config", str(world.here.config)]
     environment = {**world.environment(), MARK: str(world.root), **environment}
     before = {process.pid for process in marked(world.root)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=40, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.returncode in {2, 3}, done.stderr
     (line,) = [text for text in done.stderr.splitlines() if not text.startswith("{")]
     assert line.startswith("error: ")

@@ -352,7 +352,7 @@ class RealWorld:
             "\n".join([f"not within {within_s:g} s: {what}", str(pool.get("phases")), str(pool.get("sentence")), *tail])
         )
 
-    def until_serving(self, count: int, within_s: float = 30.0) -> float:
+    def until_serving(self, count: int, within_s: float = 60.0) -> float:
         """Wait until exactly so many replicas serve and nothing else is there."""
         return self.until(lambda: self.phases() == {"in_service": count}, within_s, f"{count} in service, no other")
 

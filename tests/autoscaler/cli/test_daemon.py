@@ -14,14 +14,13 @@ TOKEN = "hunter2-hunter2-hunter2"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
-def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait for something that will come."""
-    end = time.monotonic() + seconds
-    while True:
-        found = true()
-        if found or time.monotonic() > end:
-            return found
+def until(true: Callable[[], Any], shop: Any) -> Any:
+    """Wait for something that will come; if it does not, the daemon's last words are told."""
+    end = time.monotonic() + 60.0
+    while not (found := true()):
+        assert time.monotonic() < end, (shop.folder / "log").read_text()[-2000:]
         time.sleep(0.1)
+    return found
 
 
 def pools(shop: Any, **environment: str) -> list[dict[str, Any]]:
@@ -34,7 +33,7 @@ def pools(shop: Any, **environment: str) -> list[dict[str, Any]]:
 
 def stop(process: subprocess.Popen[str]) -> int:
     process.send_signal(signal.SIGTERM)
-    return process.wait(30)
+    return process.wait(60)
 
 
 def two_machines(shop: Any) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def two_machines(shop: Any) -> dict[str, Any]:
 def test_the_life_of_a_daemon(shop: Any, daemon: Any) -> None:
     shop.write(two_machines(shop), log={"level": "warning"})
     process = daemon(AUTOSCALER_ADMIN_TOKEN=TOKEN)
-    (pool,) = until(lambda: pools(shop)) or pytest.fail((shop.folder / "log").read_text())
+    (pool,) = until(lambda: pools(shop), shop)
     assert pool["name"] == "llama"
 
     text = shop("status")
@@ -61,10 +60,10 @@ def test_the_life_of_a_daemon(shop: Any, daemon: Any) -> None:
 
     done = shop("scale", "llama", "--at-least", "3", "--for", "2h", AUTOSCALER_ADMIN_TOKEN=TOKEN)
     assert "told to the daemon" in done.out
-    assert until(lambda: "launch 1" in shop.told())
+    until(lambda: "launch 1" in shop.told(), shop)
     done = shop("pause", "llama", "--direction", "in", "--json")  # no token here: the ledger's row is shared
     assert json.loads(done.out)["directives"]["pause"] == "in"
-    assert until(lambda: "paused: in" in shop("explain").out)
+    until(lambda: "paused: in" in shop("explain").out, shop)
     wrong = shop("resume", "llama", AUTOSCALER_ADMIN_TOKEN=TOKEN[::-1])
     assert wrong.code == 3
     assert "token" in wrong.err
@@ -92,8 +91,8 @@ def test_the_life_of_a_daemon(shop: Any, daemon: Any) -> None:
 def test_directives_by_the_ledger_alone(shop: Any, daemon: Any) -> None:
     shop.write(two_machines(shop))
     process = daemon()
-    assert until(lambda: pools(shop))
-    assert until(lambda: "m1:8000" in shop("explain").out)
+    until(lambda: pools(shop), shop)
+    until(lambda: "m1:8000" in shop("explain").out, shop)
     assert stop(process) == 0
     known = shop("drain", "m9:8000")
     assert known.code == 2
@@ -117,15 +116,15 @@ def test_directives_by_the_ledger_alone(shop: Any, daemon: Any) -> None:
 def test_a_reload_takes_a_good_file_and_refuses_a_bad_one(shop: Any, daemon: Any) -> None:
     shop.write(two_machines(shop))
     process = daemon()
-    assert until(lambda: pools(shop))
+    until(lambda: pools(shop), shop)
     shop.write({**two_machines(shop), "capacity": {"min": 5, "max": 3}})
     process.send_signal(signal.SIGHUP)
     log = shop.folder / "log"
-    assert until(lambda: "reload refused" in log.read_text())
+    until(lambda: "reload refused" in log.read_text(), shop)
     assert "which is more than max 3" in log.read_text()
     shop.write({**two_machines(shop), "capacity": {"min": 3, "max": 7}})
     process.send_signal(signal.SIGHUP)
-    assert until(lambda: "max 7" in shop("explain").out)
+    until(lambda: "max 7" in shop("explain").out, shop)
     assert stop(process) == 0
 
 
@@ -152,7 +151,7 @@ def test_adopt_and_retire_of_machines_that_no_pool_knows(shop: Any) -> None:
 def test_a_file_that_was_broken_hides_no_daemon(shop: Any, daemon: Any) -> None:
     shop.write(two_machines(shop))
     process = daemon()
-    assert until(lambda: pools(shop))
+    until(lambda: pools(shop), shop)
     shop.write({**two_machines(shop), "capacity": {"min": 5, "max": 3}, "labels": {"team": "a"}})
     for command in (["status"], ["explain"], ["explain", "llama"]):
         text = shop(*command)
