@@ -272,7 +272,9 @@ class Laws(Judge):
         for outcome in observation.outcomes:
             if outcome.status is not OutcomeStatus.FAULT or outcome.fault is None:
                 continue
-            if outcome.fault.kind is FaultKind.THROTTLED:
+            # A balancer's API has a budget of its own: its throttling says nothing of the compute's.
+            by_balancer = isinstance(outcome.action, Admit | Recall | Reweigh | Drain | Evict)
+            if outcome.fault.kind is FaultKind.THROTTLED and not by_balancer:
                 wait = max(outcome.fault.retry_after_s, float(pace.tick))
                 self._throttled_until = max(self._throttled_until, now + wait)
                 world.reach["throttled"] += 1
@@ -517,8 +519,13 @@ def begun_in(before: Memory, decision: Decision) -> bool:
             return True
     expired = {str(one.facts.get("token")) for one in decision.alarms if one.code == "launch_expired"}
     already = {one.token for one in before.launches if one.withdrawn} | expired
+    marks = decision.memory.marks  # what was not accepted yet is asked for elsewhere: the place has no capacity
     return any(
         (isinstance(one, Terminate) and one.why.startswith("no longer needed"))
-        or (isinstance(one, Withdraw) and one.token not in already)
+        or (
+            isinstance(one, Withdraw)
+            and one.token not in already
+            and not {one.placement.key, one.placement.offer} & marks.keys()
+        )
         for one in decision.plan
     )
