@@ -12,11 +12,13 @@ address for all services (VPC endpoints, tests).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from autoscaler.domain.faults import Conflict, NoCapacity, PortFault, QuotaReached, Refused, Throttled, Unreachable
@@ -184,10 +186,38 @@ class Account:
 
 @functools.cache
 def _models() -> Any:
-    """The SDK's descriptions of its services: EC2's takes half a second to read, and every adapter needs it."""
+    """The SDK's descriptions of its services: EC2's takes half a second to read, and every adapter needs it.
+
+    EC2's machine is cut down to what is read here: botocore spends most of a look at 10,000 machines on its other
+    members, and holds the interpreter meanwhile.
+    """
     from botocore.loaders import create_loader
 
-    return create_loader()
+    loader = create_loader()
+    shapes = loader.load_service_model("ec2", "service-2")["shapes"]  # kept by the loader, which is ours alone
+    for shape, wanted in _READ.items():
+        members = shapes[shape]["members"]
+        for name in [one for one in members if one not in wanted]:
+            del members[name]
+    return loader
+
+
+#: All that is read of these shapes of EC2. Both are only ever answers.
+_READ: Final = {
+    "Instance": frozenset(
+        {
+            "InstanceId",
+            "LaunchTime",
+            "Placement",
+            "PrivateIpAddress",
+            "PublicIpAddress",
+            "State",
+            "StateReason",
+            "Tags",
+        }
+    ),
+    "Reservation": frozenset({"Instances"}),
+}
 
 
 def _session(region: str, profile: str) -> Any:
@@ -196,7 +226,20 @@ def _session(region: str, profile: str) -> Any:
 
     core = get_session()
     core.register_component("data_loader", _models())
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_instant)
     return boto3.Session(region_name=region, profile_name=profile or None, botocore_session=core)
+
+
+def _instant(text: Any) -> datetime:
+    """ISO 8601 as all services but a few write it, twenty times as fast as the SDK's own reader; else that one."""
+    from botocore.utils import parse_timestamp
+
+    if isinstance(text, str):
+        with contextlib.suppress(ValueError):
+            found = datetime.fromisoformat(text)
+            return found if found.tzinfo else found.replace(tzinfo=UTC)
+    parsed: datetime = parse_timestamp(text)
+    return parsed
 
 
 def code_of(error: Exception) -> str:
