@@ -17,7 +17,7 @@ import msgspec
 
 from autoscaler.domain.base import InstanceId, Instant, Token
 from autoscaler.domain.decision import Launch
-from autoscaler.domain.faults import NoCapacity, QuotaReached, Throttled, Unreachable
+from autoscaler.domain.faults import Fault, FaultKind, NoCapacity, QuotaReached, Refused, Throttled, Unreachable
 from autoscaler.domain.memory import OpenLaunch
 from autoscaler.domain.pool import Offer, Pool
 from autoscaler.domain.replica import ComputeView, Instance, InstanceState, LaunchState, LaunchStatus, Notice
@@ -30,6 +30,7 @@ START: Final = Instant(1_704_067_200.0)
 _SPOT: Final = "spot"
 _RETRY_AFTER_S: Final = 5.0
 _PENDING: Final = LaunchState(status=LaunchStatus.PENDING)
+NO_STANDBY: Final = "the simulated cloud has no standby"
 
 
 class Machine(msgspec.Struct, kw_only=True):
@@ -73,6 +74,7 @@ class Cloud:
         self._troubles = troubles
         self._seed = seed
         self._orders: dict[Token, _Order] = {}
+        self._refused: set[Token] = set()  # withdrawn before they were ordered
         self._calls = 0
         self._notices: dict[InstanceId, Notice] = {}
         self._views: dict[str, tuple[Instance, ...]] = {}
@@ -100,15 +102,18 @@ class Cloud:
             instances = tuple(one for one in instances if one.zone not in dark)
         return ComputeView(
             compute=compute, instances=instances, as_of=Instant(START + self.now_s),
-            launches={one.token: self._state(one.token) for one in launches if one.token in self._orders},
+            launches={one.token: state for one in launches if (state := self._state(one.token)) is not None},
             notices=notices, unreachable_zones=tuple(sorted(dark)),
         )  # fmt: skip
 
     def launch(self, order: Launch) -> LaunchState:
-        """Accept an order; raises NoCapacity, QuotaReached, Throttled, Unreachable."""
-        if order.token in self._orders:
-            return self._state(order.token)
+        """Accept an order; raises NoCapacity, QuotaReached, Refused, Throttled, Unreachable."""
+        known = self._state(order.token)
+        if known is not None and known.fault is None:
+            return known
         self._answer("launch")
+        if known is not None:
+            raise Refused(f"{order.token} was withdrawn")
         offer = self._pool.offer(order.placement.offer)
         if offer is None:
             raise NoCapacity(f"the pool has no offer {order.placement.offer}")
@@ -122,13 +127,15 @@ class Cloud:
         self._orders[order.token] = _Order(order, offer, [])
         for index in range(order.count):
             self._order_one(order, offer, index)
-        return _PENDING
+        return self._state(order.token) or _PENDING
 
     def withdraw(self, token: Token) -> None:
         """Take back what has not come yet; raises Throttled, Unreachable."""
         self._answer("withdraw")
         if token in self._orders:
             self._orders[token].withdrawn = True
+        else:
+            self._refused.add(token)
 
     def terminate(self, ids: Sequence[InstanceId]) -> None:
         """End machines; raises Throttled, Unreachable."""
@@ -147,7 +154,12 @@ class Cloud:
             if chance(self._seed, f"throttle {self._calls}").random() < throttled.share:
                 raise Throttled(f"{what}: rate exceeded", retry_after_s=_RETRY_AFTER_S)
 
-    def _state(self, token: Token) -> LaunchState:
+    def _state(self, token: Token) -> LaunchState | None:
+        if token in self._refused:
+            fault = Fault(kind=FaultKind.REFUSED, detail="withdrawn")
+            return LaunchState(status=LaunchStatus.FAILED, fault=fault)
+        if token not in self._orders:
+            return None
         found = self._orders[token]
         done = len(found.ids) == found.order.count or found.withdrawn
         return LaunchState(status=LaunchStatus.DONE, ids=tuple(found.ids)) if done else _PENDING
@@ -176,7 +188,7 @@ class Cloud:
         never = fails < max(settings.load_fails, trouble.share if trouble is not None else 0.0)
         instance = Instance(
             id=name, token=token, offer=offer.name, zone=zone, state=InstanceState.PENDING, ports=offer.ports,
-            launched_at=Instant(START + ordered_s), boot=f"{name}/1",
+            launched_at=Instant(START + ordered_s), boot=f"{name}/1", epoch=token.partition("-")[0],
         )  # fmt: skip
         return Machine(
             id=name, offer=offer, zone=zone, ordered_s=ordered_s, shown_s=shown, runs_s=runs, shown=instance,
@@ -187,15 +199,22 @@ class Cloud:
     def _order_one(self, order: Launch, offer: Offer, index: int) -> None:
         name = InstanceId(f"i-{order.token}-{index}")
         machine = self._machine(name, order.token, offer, order.placement.zone, self.now_s)
-        self._agenda.at(machine.shown_s, partial(self._come, order.token, machine))
+        self._when(machine.shown_s, partial(self._come, order.token, machine))
+
+    def _when(self, at_s: float, what: Callable[[], None]) -> None:
+        """Now, or when its time has come."""
+        if at_s <= self.now_s:
+            what()
+        else:
+            self._agenda.at(at_s, what)
 
     def _come(self, token: Token, machine: Machine) -> None:
         if self._orders[token].withdrawn:
             return
         self._orders[token].ids.append(machine.id)
         self._appear(machine)
-        self._agenda.at(machine.runs_s, partial(self._shows, machine, InstanceState.RUNNING))
-        self._agenda.at(machine.loaded_s, partial(self._loaded, machine))
+        self._when(machine.runs_s, partial(self._shows, machine, InstanceState.RUNNING))
+        self._when(machine.loaded_s, partial(self._loaded, machine))
 
     def _appear(self, machine: Machine) -> None:
         self.machines[machine.id] = self.living[machine.id] = self._shown[machine.id] = machine
@@ -248,13 +267,9 @@ class Cloud:
             self._agenda.at(gone_s, partial(self._shows, machine, InstanceState.TERMINATED))
         else:
             self._shows(machine, InstanceState.TERMINATED)
-        self._agenda.at(gone_s + _SHOWN_ENDED_S, partial(self._forget, machine))
+        self._agenda.at(gone_s + self._settings.listed_s, partial(self._forget, machine))
         self.on_end(machine)
 
     def _forget(self, machine: Machine) -> None:
         del self._shown[machine.id]
         self._views.clear()
-
-
-#: How long a terminated machine is still listed, as EC2 lists it for a while.
-_SHOWN_ENDED_S: Final = 120.0

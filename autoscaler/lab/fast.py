@@ -18,7 +18,7 @@ from autoscaler.domain.load import Signal
 from autoscaler.domain.memory import Memory
 from autoscaler.domain.pool import Pool
 from autoscaler.engine.decide import decide
-from autoscaler.lab.acting import Actor
+from autoscaler.lab.acting import Actor, Deeds
 from autoscaler.lab.looking import Looker
 from autoscaler.lab.result import Result
 from autoscaler.lab.settings import WorldSettings
@@ -76,27 +76,40 @@ class Run:
         self._options = options
         signals: frozenset[Signal] = frozenset().union(*(policy.signals() for policy in policies))
         self._looker = Looker(world, signals)
-        self._actor = Actor(world)
-        self._tally = Tally(world, self._actor, seed, keep=options.keep)
+        deeds = Deeds()
+        self._actor = Actor(world, deeds)
+        self._tally = Tally(world, deeds, seed, keep=options.keep)
 
     def loop(self) -> None:
         """Tick to the end of the workload, then let what is inside finish."""
         tick_s, end_s = float(self.pool.pace.tick), self.world.workload.duration_s
         gap_s = min(1.0, tick_s / 4.0)
-        due, now_s, number, early = 0.0, 0.0, 0, False
-        while now_s < end_s:
-            self.world.advance(now_s)
+        number, early, woken = 0, False, False
+        while (now_s := self.world.now_s) < end_s:
+            self.world.watch.heard(now_s, woken=woken)
             self.tick(early=early)
             if not early:
                 number += 1
-                due = number * tick_s
                 if self._options.progress is not None and number % _TOLD_EVERY == 0:
                     self._options.progress(now_s, end_s)
-            wake = max(self.world.watch.wake_s(now_s), now_s + gap_s)
-            early = wake < due
-            now_s = wake if early else due
-        self.world.advance(end_s)
-        self.world.fleet.advance(end_s + self.world.settings.tail_s, self.world.settings.front.patience_s)
+            due, soonest = number * tick_s, now_s + gap_s
+            wake = self._move(min(due, end_s), soonest)
+            early = self.world.now_s < due
+            woken = early and wake >= soonest
+        self.world.finish()
+
+    def _move(self, due: float, soonest: float) -> float:
+        """Move the world on to the next tick, a wake may bring it early; the instant of that wake."""
+        world = self.world
+        while True:
+            wake = world.watch.wake_s()
+            at = min(due, max(wake, soonest))
+            step = min(world.next_s(), world.watch.look_s())
+            if step > at:
+                world.advance(at)
+                return wake
+            world.advance(step)  # what happens may wake the loop
+            world.watch.look(step)
 
     def tick(self, *, early: bool = False) -> Decision:
         """One tick at the world's present instant."""

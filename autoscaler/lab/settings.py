@@ -61,7 +61,8 @@ class CloudSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `slow_loads`: share of loads that take `slow_factor` times as long. `spot_per_h`: interruptions an hour of a machine
     whose offer's market is spot, told `notice_s` ahead. `crashes_per_h`: deaths an hour of any machine, untold.
     `slow_machines`: share of machines that work `slow_machine_factor` times as fast as they should.
-    `ending_s`: how long a terminated machine is still shown as stopping.
+    `ending_s`: how long a terminated machine is still shown as stopping. `listed_s`: how long an ended machine is still
+    listed after that, as EC2 does for a while.
     """
 
     launch: Delay = Delay(p50_s=15.0, p95_s=40.0)
@@ -77,10 +78,11 @@ class CloudSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     slow_machines: float = 0.0
     slow_machine_factor: float = 0.5
     ending_s: float = 30.0
+    listed_s: float = 120.0
 
     def __post_init__(self) -> None:
         """Raise ValueError with what is wrong."""
-        _check(self, ("quota", "spot_per_h", "notice_s", "crashes_per_h", "ending_s", "slow_factor"))
+        _check(self, ("quota", "spot_per_h", "notice_s", "crashes_per_h", "ending_s", "listed_s", "slow_factor"))
         _check(self, ("load_fails", "slow_loads", "slow_machines"), 1.0)
         if not 0 < self.slow_machine_factor < math.inf:
             raise ValueError(f"slow_machine_factor: found {self.slow_machine_factor}, allowed is a number above 0")

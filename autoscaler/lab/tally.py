@@ -12,7 +12,7 @@ from array import array
 import numpy as np
 
 from autoscaler.domain.decision import Decision
-from autoscaler.lab.acting import Actor
+from autoscaler.lab.acting import Deeds
 from autoscaler.lab.result import Life, Requests, Result, Ticks
 from autoscaler.lab.world import World
 
@@ -22,9 +22,9 @@ _COLUMNS = len(Ticks._fields)
 class Tally:
     """The notes of one run."""
 
-    def __init__(self, world: World, actor: Actor, seed: int, *, keep: bool) -> None:
+    def __init__(self, world: World, deeds: Deeds, seed: int, *, keep: bool) -> None:
         self._world = world
-        self._actor = actor
+        self._deeds = deeds
         self._seed = seed
         self._keep = keep
         self._decisions: list[Decision] = []
@@ -65,6 +65,6 @@ class Tally:
                 )
                 for one in world.cloud.machines.values()
             ),
-            launches=self._actor.actions["launch"], actions=dict(self._actor.actions), faults=dict(self._actor.faults),
+            launches=self._deeds.actions["launch"], actions=dict(self._deeds.actions), faults=dict(self._deeds.faults),
             decisions=tuple(self._decisions),
         )  # fmt: skip

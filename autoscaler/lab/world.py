@@ -71,6 +71,10 @@ class World:
         """The domain's instant."""
         return Instant(START + self.now_s)
 
+    def next_s(self) -> float:
+        """When the next thing happens that is not a request or a step of a replica; infinity for never."""
+        return self._agenda.next_s()
+
     def advance(self, to_s: float) -> None:
         """Move everything on to `to_s` seconds of the workload."""
         patience_s = self.settings.front.patience_s
@@ -81,6 +85,11 @@ class World:
             self._agenda.happen()
         self.fleet.advance(to_s, patience_s)
         self._set(to_s)
+
+    def finish(self) -> None:
+        """Move on to the end of the workload, then let what is inside replicas finish, without further decisions."""
+        self.advance(self.workload.duration_s)
+        self.fleet.advance(self.workload.duration_s + self.settings.tail_s, self.settings.front.patience_s)
 
     def _set(self, now_s: float) -> None:
         self.now_s = self.cloud.now_s = self.front.now_s = self.telemetry.now_s = now_s
