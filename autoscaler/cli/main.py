@@ -15,7 +15,7 @@ import sys
 import typer
 
 from autoscaler import __version__
-from autoscaler.cli import comparing, demo, directives, ledger, look, machines, run, simulating
+from autoscaler.cli import comparing, demo, directives, ledger, look, machines, run, simulating, tuning
 
 app = typer.Typer(
     name="autoscaler",
@@ -46,6 +46,7 @@ app.add_typer(ledger.app, name="ledger")
 demo.register(app)
 simulating.register(app)
 comparing.register(app)
+tuning.register(app)
 
 
 def _errors() -> tuple[type[Exception], ...]:
