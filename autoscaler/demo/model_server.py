@@ -179,7 +179,7 @@ class ModelServer:
         return response
 
     async def _look(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if self._fault is Fault.HANG:
+        if self._fault in {Fault.HANG, Fault.MUTE}:
             await asyncio.Event().wait()
         if self._loaded or self._options.while_loading is WhileLoading.LIE:
             return await handler(request)

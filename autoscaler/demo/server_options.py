@@ -34,6 +34,7 @@ class Fault(enum.StrEnum):
 
     NEVER_LOAD = "never-load"
     HANG = "hang"  # accepts everything, answers nothing
+    MUTE = "mute"  # generates, but no look gets an answer: saturated, with no thread left for health and metrics
     STALL = "stall"  # the GPU hangs: health and metrics answer, streams stop, no token comes
     CUT = "cut"  # streams break off after their first chunk
     ERROR_500 = "error-500"

@@ -161,3 +161,40 @@ def test_a_saturated_replica_is_never_evicted(around: str, tmp_path: Path) -> No
         assert [replica.phase for replica in one.decision.replicas] == [Phase.IN_SERVICE], one.decision.sentence
         assert all(isinstance(action, Admit | Reweigh) for action in one.decision.plan), one.decision.sentence
     assert failures == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_replica_without_a_thread_for_looks_stays_unless_that_lasts(tmp_path: Path) -> None:
+    """As llama.cpp's server under more clients than threads: it generates, and answers neither health nor metrics."""
+    patience_s, silence_s, silences = 8.0, 4.0, 3
+    shape = replace(THREE, pace={"unhealthy_after": f"{patience_s:g}s"}, drain={"lost_deadline": "10s"})
+    with real_world(tmp_path, shape) as world:
+        world.daemon()
+        world.until_serving(3)
+        load = world.load(steady(RATE, 120.0))
+        port = a_busy_port(world)
+        began = time.time()
+        for _ in range(silences):
+            world.control(port, "mute")
+            time.sleep(silence_s)
+            world.control(port, None)
+            time.sleep(2.0)  # some looks are answered
+        ended = time.time()
+        seen = [one for one in world.ledger() if began <= one.at <= ended]
+        world.control(port, "mute")
+        out_s = world.until(lambda: is_out(world, port), patience_s + SLACK_S, "out of the balancer")
+        world.until(lambda: replaced(world, port), REPLACED_S, "replaced")
+        load.stop(5.0)
+        failures = lost(world.records())
+        failed = others_lost_nothing(world, port)
+    unheard = [one for one in seen if not all(record.last.alive for record in one.observation.probes.values())]
+    print(f"{len(seen)} ticks, {len(unheard)} of them amid a silence; out after {out_s:.1f} s of one; {failed}")
+    assert len(unheard) >= silences
+    for one in seen:
+        assert {replica.phase for replica in one.decision.replicas} == {Phase.IN_SERVICE}, one.decision.sentence
+        assert all(isinstance(action, Admit | Reweigh) for action in one.decision.plan), one.decision.sentence
+    assert out_s >= patience_s / 2  # a moment's silence is no reason
+    # It drains for `lost_deadline`, by the balancer's count, so what is inside ends.
+    assert failures == []
+    assert failed.received == failed.completed

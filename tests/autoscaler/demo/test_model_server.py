@@ -211,6 +211,17 @@ async def test_hanging_it_accepts_and_never_answers(serve: Serve, client: aiohtt
     assert (await ask(address, max_tokens=1))[0] == 200
 
 
+async def test_mute_it_generates_and_answers_no_look(serve: Serve, client: aiohttp.ClientSession, ask: Ask) -> None:
+    address = await serve(*FAST, "--control")
+    assert await tell(client, address, "mute") == 200
+    for path in ("health", "v1/models", "metrics"):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(fetch(client, f"{address}/{path}"), 0.15)
+    assert (await ask(address, max_tokens=1))[0] == 200
+    assert await tell(client, address, None) == 200
+    assert (await fetch(client, f"{address}/health"))[0] == 200
+
+
 async def test_stalled_it_looks_healthy_while_no_token_comes(
     serve: Serve, client: aiohttp.ClientSession, ask: Ask
 ) -> None:
