@@ -15,7 +15,7 @@ import sys
 import typer
 
 from autoscaler import __version__
-from autoscaler.cli import comparing, demo, directives, ledger, look, machines, run, simulating, tuning
+from autoscaler.cli import comparing, demo, directives, ledger, look, machines, replaying, run, simulating, tuning
 
 app = typer.Typer(
     name="autoscaler",
@@ -47,6 +47,7 @@ demo.register(app)
 simulating.register(app)
 comparing.register(app)
 tuning.register(app)
+replaying.register(app)
 
 
 def _errors() -> tuple[type[Exception], ...]:
