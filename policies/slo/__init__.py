@@ -59,8 +59,6 @@ _GAP_S: Final = 600.0
 #: A backlog is never drained faster than in this many seconds: it would ask for units that come when it is gone.
 _DRAIN_LEAST_S: Final = 60.0
 _LEARNING_MIN: Final = 10
-#: Share of the objective of a token that its mean may reach.
-_TOKEN_SHARE: Final = 0.8
 _DECODER: Final = msgspec.json.Decoder(State)
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -115,7 +113,7 @@ class Slo:
         if isinstance(tick, Reason):
             return Recommendation(target=None, reason=tick, carry=_ENCODER.encode(state).decode())
         lead = lead_s(state.lead, oldest, pool.pace.launch_deadline, pool.ready.give_up_after) + pool.pace.tick
-        _begin(state, now, tick, pool.pace.tick)
+        _begin(state, now, tick, pool.pace.tick, self._settings.token_objective)
         each = state.costs.prompt * state.prompt_mean + state.costs.output * state.output_mean
         came = self._take(state, situation, tick, each)
         if now - state.minute.began >= MINUTE_S - 1e-6:
@@ -146,7 +144,7 @@ class Slo:
             # Latency is told when it is over: a tick is as bad as the highest load of the last few made it.
             state.borne = (*state.borne[-2:], (done + max(0.0, grew)) / units)
             place = capacity.place_of(max(state.borne))
-            minute.seen += (place + (capacity.PLACES if self._is_bad(situation, tick) else 0),)
+            minute.seen += (place + (capacity.PLACES if self._is_bad(state, situation, tick) else 0),)
         row = minute.row
         row.ticks += 1
         row.prompt += tick.prompt
@@ -161,10 +159,10 @@ class Slo:
         state.at, state.units = now, units
         return came
 
-    def _is_bad(self, situation: Situation, tick: _Tick) -> bool:
+    def _is_bad(self, state: State, situation: Situation, tick: _Tick) -> bool:
         """Whether the objective was broken; where latency is quiet, whether more than half as many wait as run."""
-        if tick.running > _TOKEN_SHARE * self._settings.token_objective * tick.output > 0:
-            return True  # Little's law: sequences inside over tokens a second is the time of a token
+        if state.slow:
+            return True
         reading = reading_of(situation, self._settings.signal)
         if isinstance(reading, Reading) and reading.state is ReadingState.OK:
             return (reading.value or 0.0) > self._settings.objective
@@ -195,15 +193,19 @@ def _read(situation: Situation) -> _Tick | Reason:
     return _Tick(prompt, output, requests, running, waiting, whole)
 
 
-def _begin(state: State, now: Instant, tick: _Tick, tick_s: float) -> None:
+def _begin(state: State, now: Instant, tick: _Tick, tick_s: float, token_s: float) -> None:
     """Start, or go on after a gap; and bring the fading means up to this tick."""
     wait = now - state.at
     if state.at < 0:
         state.origin = now
     if state.at < 0 or not 0 < wait <= _GAP_S:
         state.minute = Minute(began=now)
-        state.running, state.waiting, wait = tick.running, tick.waiting, tick_s
+        state.running, state.waiting, state.output, wait = tick.running, tick.waiting, tick.output, tick_s
     share = wait / (wait + _GROWTH_S)
+    state.output += share * (tick.output - state.output)
+    # Little's law: sequences inside over tokens a second is the time of a token. A rate is of the time behind it, so it
+    # is compared with what was inside before.
+    state.slow = state.running >= max(1.0, state.units) and state.running > token_s * state.output
     state.running += share * (tick.running - state.running)
     state.waiting += share * (tick.waiting - state.waiting)
 

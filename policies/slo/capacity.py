@@ -29,6 +29,8 @@ _HALF_MIN: Final = 720.0
 #: Ticks that make a load tried, and bad ones beyond TOO_MANY that make it unbearable.
 _TRIED: Final = 20.0
 _SURE: Final = 2.0
+#: Less than this share of bad ticks at every load is chance, of traffic in bursts; more lies in the requests.
+_INTRINSIC: Final = 0.5
 #: Costs may be wrong by a constant, so loads above 1 are possible.
 MOST: Final = 2.0
 _LOG_STEP: Final = math.log(STEP)
@@ -71,7 +73,7 @@ def bearable(counts: "array[float]") -> tuple[float, float]:
 
 
 def _unavoidable(good: "array[float]", bad: "array[float]") -> float:
-    """The lowest share of bad ticks over any four neighbouring places with enough ticks; 1 while there are none."""
+    """The lowest share of bad ticks over any four neighbouring places with enough ticks, if that is large; else 0."""
     shares = [
         wrong / seen
         for place in range(0, PLACES - 3, 2)
@@ -79,4 +81,5 @@ def _unavoidable(good: "array[float]", bad: "array[float]") -> float:
         for seen in (wrong + sum(good[place : place + 4]),)
         if seen >= 2 * _TRIED
     ]
-    return min(shares, default=1.0)
+    lowest = min(shares, default=0.0)
+    return lowest if lowest >= _INTRINSIC else 0.0

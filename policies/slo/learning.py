@@ -13,7 +13,7 @@ from policies._history import RING_COUNT, SEASON_COUNT, WAYS, History
 from policies._packing import pack, unpack
 from policies.slo import capacity
 from policies.slo.judge import COUNT, SUMS, Judge
-from policies.slo.state import Hold, Minute, State
+from policies.slo.state import Hold, Minute, Missed, State
 from policies.slo.work import Row, learn
 
 MINUTE_S: Final = 60.0
@@ -23,7 +23,7 @@ _PENDING: Final = 42
 _SELDOM: Final = 5
 _YOUNG: Final = 30
 #: Of what may be missed, the share that is aimed at; and of a bad tick's requests, the share taken to have missed.
-_AIM: Final = 0.6
+_AIM: Final = 0.4
 _BAD_SHARE: Final = 0.5
 #: Headroom covers a share 1 - exp(-x) of the work: x with nothing missed, and what it grows by with all of the aim.
 _RISK_LEAST, _RISK_STEP, _RISK_MOST = 1.5, 1.5, 6.0
@@ -124,5 +124,8 @@ def _count_loads(state: State) -> None:
     if state.minutes % _SELDOM == 0:
         capacity.fade(loads, _SELDOM)
     if bad or state.minutes % _SELDOM == 0 or state.minutes < _YOUNG:
-        state.bears, state.unavoidable = capacity.bearable(loads)
+        state.bears, unavoidable = capacity.bearable(loads)
+        if unavoidable > 0.0 and state.unavoidable == 0.0:
+            state.missed = Missed()  # what was missed so far lay in the requests, not in the size
+        state.unavoidable = unavoidable
     state.loads = pack(loads)

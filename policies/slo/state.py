@@ -16,7 +16,7 @@ from policies.slo.work import Costs, Row
 VERSION: Final = 1
 _KEEP: Final = 0.5 ** (1.0 / 2880.0)
 #: Minutes of middling traffic that the first belief of what is missed weighs.
-_BELIEF_MIN: Final = 300.0
+_BELIEF_MIN: Final = 120.0
 
 
 class Minute(msgspec.Struct, array_like=True):
@@ -58,7 +58,8 @@ class Hold(msgspec.Struct, array_like=True):
 class State(msgspec.Struct):
     """All of it.
 
-    `origin`, `at`: first and last tick. `running`, `waiting`: fading means. `settled`: since when units are the same.
+    `origin`, `at`: first and last tick. `running`, `waiting`, `output`: fading means; `slow`:
+    tokens take longer than their objective. `settled`: since when units are the same.
     `borne`: work a unit in the last ticks. `prompt_mean`, `output_mean`: tokens of a request. `expected`: work for
     which there must be capacity, `bears`: work that a unit bears, `unavoidable`: share of ticks bad at any load,
     `level`: share of work that headroom covers. The texts are packed arrays.
@@ -69,6 +70,8 @@ class State(msgspec.Struct):
     at: float = -1.0
     running: float = 0.0
     waiting: float = 0.0
+    output: float = 0.0
+    slow: bool = False
     units: float = 0.0
     settled: float = 0.0
     borne: tuple[float, ...] = ()
@@ -91,5 +94,5 @@ class State(msgspec.Struct):
     hold: Hold = msgspec.field(default_factory=Hold)
     expected: float = 0.0
     bears: float = GUESS
-    unavoidable: float = 1.0
+    unavoidable: float = 0.0
     level: float = 0.95

@@ -108,7 +108,7 @@ def learn(costs: Costs, row: Row) -> Costs:
     normal = tuple(_KEEP * old + weight * x[i] * x[j] for old, (i, j) in zip(costs.normal, pairs, strict=True))
     moment = tuple(_KEEP * old + weight * one for old, one in zip(costs.moment, x, strict=True))
     batch = costs.batch
-    if row.waiting > 0.5 * row.units and row.running >= row.units:
+    if row.waiting > 0.5 * row.running >= 0.5 * row.units:
         batch += 0.2 * (row.running / row.units - batch)
     return Costs(normal, moment, _solved(normal, moment, costs.share), max(2.0, batch))
 
