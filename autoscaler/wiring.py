@@ -229,6 +229,14 @@ def ledger_module(config: Config) -> Any:
     return modules.load(Group.LEDGER, config.ledger.kind, config.ledger.path)
 
 
+def beside_ledger(config: Config) -> list[Path]:
+    """The files that computes keep, there yet or not: they belong with the ledger and are in no backup of it."""
+    kinds = {choice.kind: choice for pool in config.pools for choice in pool.computes.values()}
+    loaded = [modules.load(Group.COMPUTE, choice.kind, choice.path) for choice in kinds.values()]
+    named = [getattr(module, "beside_ledger", None) for module in loaded]
+    return [name(config.state_dir) for name in named if name is not None]
+
+
 async def close(wired: Wired) -> None:
     """Release every adapter once, then the ledger; machines and balancers stay as they are."""
     closed: set[int] = set()

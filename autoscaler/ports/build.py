@@ -6,6 +6,7 @@ config layer fills and checks, and `build`:
     compute     build(settings: Settings, context: Context) -> Compute; and scope(settings) -> str: offers of one
                 pool or of several with an equal (kind, scope) share one adapter (one account and region). The offer's
                 Settings are frozen as JSON into Offer.request; launch() reads them there, never from the adapter.
+                If it keeps what must not be lost: beside_ledger(state_dir: str) -> Path, so that backups can tell.
     balancer    build(settings, context) -> Balancer    one per pool and binding, `context.name` is the binding's name
     telemetry   build(settings, context) -> Telemetry   one per pool
     probe       build(settings, context) -> Probe       one per pool; Settings are `ready_when` without passes and

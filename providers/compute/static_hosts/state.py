@@ -135,12 +135,17 @@ def key_of(pool: Pool, token: Token) -> str:
     return f"{pool.installation}/{pool.name}/{token}"
 
 
+def file_of(state_dir: str) -> Path:
+    """Where all of it is kept."""
+    return Path(state_dir).resolve() / "static_hosts" / "state.json"
+
+
 class Book:
     """The file. All methods block and raise Refused or Unreachable when the disk will not."""
 
     def __init__(self, state_dir: str) -> None:
-        self._base = Path(state_dir).resolve() / "static_hosts"
-        self._file = self._base / "state.json"
+        self._file = file_of(state_dir)
+        self._base = self._file.parent
 
     def load(self) -> State:
         """What is known; nothing when there is no file yet."""
