@@ -15,7 +15,19 @@ import sys
 import typer
 
 from autoscaler import __version__
-from autoscaler.cli import comparing, demo, directives, ledger, look, machines, replaying, run, simulating, tuning
+from autoscaler.cli import (
+    backtesting,
+    comparing,
+    demo,
+    directives,
+    ledger,
+    look,
+    machines,
+    replaying,
+    run,
+    simulating,
+    tuning,
+)
 
 app = typer.Typer(
     name="autoscaler",
@@ -48,6 +60,7 @@ simulating.register(app)
 comparing.register(app)
 tuning.register(app)
 replaying.register(app)
+backtesting.register(app)
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -7,8 +7,9 @@ Invariant: absence is a value, never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from autoscaler.domain.base import Duration, Instant
 from autoscaler.domain.load import LoadSample, Signal
 from autoscaler.domain.replica import Endpoint
 from autoscaler.ports.diagnosis import Lack
@@ -35,4 +36,27 @@ class Diagnosing(Protocol):
 
     async def lacks(self, signals: frozenset[Signal]) -> list[Lack]:
         """What these signals need and the source does not have; raises Unreachable."""
+        ...
+
+
+class History(NamedTuple):
+    """Load of the past: counts in bins of `width` seconds from `start` on; None where a bin is not known.
+
+    An empty column: the source does not have it. `detail`: what the counts are, in words, and why they may not be all.
+    """
+
+    start: Instant
+    width: Duration
+    requests: tuple[float | None, ...]
+    input_tokens: tuple[float | None, ...] = ()
+    output_tokens: tuple[float | None, ...] = ()
+    detail: str = ""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A telemetry whose source keeps the past, for backtests."""
+
+    async def history(self, start: Instant, end: Instant, width: Duration) -> History:
+        """The pool's load from `start` to `end`, whatever replicas it had; raises Unreachable, Refused."""
         ...

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from autoscaler.domain.base import NEVER, Instant, ReplicaId
+from autoscaler.domain.base import NEVER, Duration, Instant, ReplicaId
 from autoscaler.domain.faults import Unreachable
 from autoscaler.domain.load import Idleness, Kind, LoadSample, Reading, ReadingState, ReplicaLoad, Signal
 from autoscaler.domain.replica import Endpoint
 from autoscaler.ports.clock import Clock
 from autoscaler.ports.diagnosis import Lack
+from autoscaler.ports.telemetry import History
 from providers._shared.looks import Look
 from providers._shared.meter import Meter
 from providers._shared.metrics_page import Page
 from providers._shared.presets import PRESETS
 from providers._shared.readings import KINDS, Looks, idleness_of, reading_of, replica_loads
+from providers.telemetry.prometheus.history import history
 from providers.telemetry.prometheus.lacking import lacks
 from providers.telemetry.prometheus.own import Around, Results, own_reading
 from providers.telemetry.prometheus.series import (
@@ -109,6 +111,10 @@ class Prometheus:
     async def lacks(self, signals: frozenset[Signal]) -> list[Lack]:
         """What the server does not have that these signals need; raises Unreachable."""
         return await lacks(self._ask, self._settings, signals)
+
+    async def history(self, start: Instant, end: Instant, width: Duration) -> History:
+        """The load of the past out of the server's own store; raises Unreachable, Refused."""
+        return await history(self._server.ask_range, self._settings, (start, end, width))
 
     async def aclose(self) -> None:
         """Release the server, which the last pool closes."""

@@ -20,7 +20,7 @@ from providers.telemetry.prometheus.secret import Access
 from providers.telemetry.prometheus.settings import Settings
 
 if TYPE_CHECKING:
-    from providers.telemetry.prometheus.session import Answer, Call
+    from providers.telemetry.prometheus.session import Answer, Call, Span
 
 _THREADS: Final = 4
 #: The settings that say which server it is, and who we are to it.
@@ -72,6 +72,13 @@ class Server:
             raise Unreachable(f"{self.name}: {answer}")
         return answer
 
+    async def ask_range(self, promql: str, span: Span) -> Answer:
+        """The answer over a span of instants; raises Unreachable. Nobody shares it: the past is asked for once."""
+        answer = await self._fetch(promql, span)
+        if isinstance(answer, str):
+            raise Unreachable(f"{self.name}: {answer}")
+        return answer
+
     def close(self) -> None:
         """End what is under way and release threads and sockets."""
         for one in self._asked.values():
@@ -81,7 +88,7 @@ class Server:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    async def _fetch(self, promql: str) -> Answer | str:
+    async def _fetch(self, promql: str, span: Span | None = None) -> Answer | str:
         from providers.telemetry.prometheus.session import Call
 
         call = Call()
@@ -89,7 +96,7 @@ class Server:
             async with asyncio.timeout(self._timeout):
                 await self._free.acquire()
                 self._calls.add(call)
-                work = asyncio.get_running_loop().run_in_executor(self._threads, self._client.query, promql, call)
+                work = asyncio.get_running_loop().run_in_executor(self._threads, self._client.query, promql, call, span)
                 # The place is free when the thread is, not when we stop waiting for it.
                 work.add_done_callback(lambda _: self._done(call))
                 return await asyncio.shield(work)

@@ -17,6 +17,7 @@ import re
 import socket
 import ssl
 import threading
+from datetime import UTC, datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -53,6 +54,14 @@ class Answer(NamedTuple):
 
     rows: tuple[Row, ...]
     warnings: tuple[str, ...] = ()
+
+
+class Span(NamedTuple):
+    """The instants of a range query: from `start` to `end`, Unix time, each `step` seconds."""
+
+    start: float
+    end: float
+    step: float
 
 
 class _Data(msgspec.Struct):
@@ -233,11 +242,11 @@ class Prometheus:
         # The client has put its own adapter in place for `url`; the longer prefix goes before it.
         session.mount(f"{url}/api/", _Adapter(max_retries=0))
 
-    def query(self, promql: str, call: Call) -> Answer | str:
-        """The answer, or in one line why there is none."""
+    def query(self, promql: str, call: Call, span: Span | None = None) -> Answer | str:
+        """The answer, at this instant or over a span of them, or in one line why there is none."""
         _HERE.call = call
         try:
-            answer: Answer = self._connect.custom_query(promql)
+            answer: Answer = self._connect.custom_query(promql) if span is None else self._range(promql, span)
         except (_Broken, SecretGone) as error:
             return self._said(str(error))
         except (requests.RequestException, OSError, ValueError) as error:
@@ -249,6 +258,10 @@ class Prometheus:
     def close(self) -> None:
         """Release sockets."""
         self._session.close()
+
+    def _range(self, promql: str, span: Span) -> Any:
+        start, end = (datetime.fromtimestamp(one, UTC) for one in (span.start, span.end))
+        return self._connect.custom_query_range(promql, start, end, f"{span.step:g}")
 
     def _authorized(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         token, password = self._access.token(), self._access.password()
