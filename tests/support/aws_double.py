@@ -8,7 +8,7 @@ product's own table of codes. Behaviours cite the contracts' AWS section, as tes
 |---|---|
 | the same ClientToken gives the same machines; with other parameters: a mismatch | memory |
 | MaxCount where there is room, fewer where less is left, else InsufficientInstanceCapacity | codes: read |
-| pending until it runs, listed a while after its launch, shutting-down, terminated and listed for an hour | memory, read |
+| pending, running, listed a while after its launch, shutting-down, terminated and listed for an hour | memory, read |
 | an unknown id fails a whole TerminateInstances; ending one that ends is success | read |
 | InvalidTarget for a machine that does not run; deregistering what is not there succeeds | read |
 | initial, healthy, unhealthy, unused; draining for the delay, then not listed | read |
