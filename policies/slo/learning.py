@@ -8,12 +8,14 @@ import math
 from array import array
 from typing import Final
 
+import msgspec
+
 from policies._headroom import PLACES
 from policies._history import RING_COUNT, SEASON_COUNT, WAYS, History
 from policies._packing import pack, unpack
 from policies.slo import capacity
 from policies.slo.judge import COUNT, SUMS, Judge
-from policies.slo.state import Hold, Minute, Missed, State
+from policies.slo.state import Hold, Minute, Missed, State, Tables
 from policies.slo.work import Row, learn
 
 MINUTE_S: Final = 60.0
@@ -33,6 +35,9 @@ _FALL, _BACK, _HOLD_S = 0.3, 0.6, 3600.0
 #: Headroom on what is held.
 _HOLD_MORE: Final = 1.2
 
+_DECODER: Final = msgspec.json.Decoder(Tables)
+_ENCODER: Final = msgspec.json.Encoder()
+
 
 def close(state: State, probability: float, lead_s: float, held_s: float) -> None:
     """End the minute of `state`. `lead_s`: a cold start and a tick; `held_s`: how long the pool keeps what it has."""
@@ -46,11 +51,20 @@ def close(state: State, probability: float, lead_s: float, held_s: float) -> Non
     bad = sum(1 for place in minute.seen if place >= capacity.PLACES) / max(1, len(minute.seen))
     state.missed.add(requests, _BAD_SHARE * max(0.0, bad - state.unavoidable))
     state.level = _level(state, probability)
-    _look_ahead(state, lead_s, held_s)
-    _count_loads(state)
+    tables = _tables(state)
+    _look_ahead(state, tables, lead_s, held_s)
+    _count_loads(state, tables)
+    state.tables = msgspec.Raw(_ENCODER.encode(tables))
     state.minutes += 1
     passed = max(1, int((state.at - minute.began) / MINUTE_S))
     state.minute = Minute(began=minute.began + MINUTE_S * passed)
+
+
+def _tables(state: State) -> Tables:
+    try:
+        return _DECODER.decode(state.tables)
+    except msgspec.DecodeError:
+        return Tables()
 
 
 def _learn_requests(state: State, row: Row) -> None:
@@ -68,10 +82,10 @@ def _level(state: State, probability: float) -> float:
     return 1.0 - math.exp(-min(_RISK_MOST, risk))
 
 
-def _look_ahead(state: State, lead_s: float, held_s: float) -> None:
-    history = History(state.numbers, unpack(state.rings, RING_COUNT), unpack(state.seasons, SEASON_COUNT))
-    judge = Judge(unpack(state.errors, COUNT * PLACES), unpack(state.sums, COUNT * SUMS), state.chosen)
-    pending = unpack(state.pending, _PENDING * COUNT)
+def _look_ahead(state: State, tables: Tables, lead_s: float, held_s: float) -> None:
+    history = History(tables.numbers, unpack(tables.rings, RING_COUNT), unpack(tables.seasons, SEASON_COUNT))
+    judge = Judge(unpack(tables.errors, COUNT * PLACES), unpack(tables.sums, COUNT * SUMS), state.chosen)
+    pending = unpack(tables.pending, _PENDING * COUNT)
     came, age_s = state.minute.peak, state.minute.began - state.origin
     old = min(_PENDING - 1, max(1, math.ceil(lead_s / MINUTE_S)))
     young = min(_PENDING - 1, max(old, int(held_s / MINUTE_S)))
@@ -88,9 +102,9 @@ def _look_ahead(state: State, lead_s: float, held_s: float) -> None:
     state.expected = judge.bought(judge.chosen, ahead[judge.chosen])
     if state.hold.until >= state.at:
         state.expected = max(state.expected, _HOLD_MORE * state.hold.work)
-    state.numbers = tuple(history.numbers)
-    state.rings, state.seasons = pack(history.rings), pack(history.seasons)
-    state.errors, state.sums, state.pending = pack(judge.errors), pack(judge.sums), pack(pending)
+    tables.numbers = tuple(history.numbers)
+    tables.rings, tables.seasons = pack(history.rings), pack(history.seasons)
+    tables.errors, tables.sums, tables.pending = pack(judge.errors), pack(judge.sums), pack(pending)
 
 
 def _had(pending: "array[float]", first: int, last: int) -> list[float]:
@@ -114,10 +128,10 @@ def _hold(state: State, history: History) -> None:
         state.hold = Hold()
 
 
-def _count_loads(state: State) -> None:
+def _count_loads(state: State, tables: Tables) -> None:
     if not state.minute.seen:
         return
-    loads = unpack(state.loads, 2 * capacity.PLACES)
+    loads = unpack(tables.loads, 2 * capacity.PLACES)
     for place in state.minute.seen:
         loads[place] += 1.0
     bad = max(state.minute.seen) >= capacity.PLACES
@@ -128,4 +142,4 @@ def _count_loads(state: State) -> None:
         if unavoidable > 0.0 and state.unavoidable == 0.0:
             state.missed = Missed()  # what was missed so far lay in the requests, not in the size
         state.unavoidable = unavoidable
-    state.loads = pack(loads)
+    tables.loads = pack(loads)

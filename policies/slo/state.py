@@ -55,6 +55,18 @@ class Hold(msgspec.Struct, array_like=True):
     work: float = 0.0
 
 
+class Tables(msgspec.Struct):
+    """What is touched once a minute: fading means of history.py, and packed arrays."""
+
+    numbers: tuple[float, ...] = ()
+    rings: str = ""
+    seasons: str = ""
+    errors: str = ""
+    sums: str = ""
+    pending: str = ""
+    loads: str = ""
+
+
 class State(msgspec.Struct):
     """All of it.
 
@@ -62,7 +74,7 @@ class State(msgspec.Struct):
     tokens take longer than their objective. `settled`: since when units are the same.
     `borne`: work a unit in the last ticks. `prompt_mean`, `output_mean`: tokens of a request. `expected`: work for
     which there must be capacity, `bears`: work that a unit bears, `unavoidable`: share of ticks bad at any load,
-    `level`: share of work that headroom covers. The texts are packed arrays.
+    `level`: share of work that headroom covers. `tables`: `Tables`, left encoded but for one tick in a minute.
     """
 
     v: int = VERSION
@@ -82,13 +94,7 @@ class State(msgspec.Struct):
     minute: Minute = msgspec.field(default_factory=Minute)
     row: Row = msgspec.field(default_factory=Row)
     minutes: int = 0
-    numbers: tuple[float, ...] = ()
-    rings: str = ""
-    seasons: str = ""
-    errors: str = ""
-    sums: str = ""
-    pending: str = ""
-    loads: str = ""
+    tables: msgspec.Raw = msgspec.Raw(b"{}")
     chosen: int = RECENT
     missed: Missed = msgspec.field(default_factory=Missed)
     hold: Hold = msgspec.field(default_factory=Hold)
