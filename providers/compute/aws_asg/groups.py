@@ -163,6 +163,9 @@ def _own_ways(item: dict[str, Any], suspended: Collection[str]) -> list[str]:
         found.append("AZRebalance is on and would end machines that serve: suspend that process")
     if "ELB" in str(item.get("HealthCheckType", "")) and "ReplaceUnhealthy" not in suspended:
         found.append("its health check type ELB would end machines that load or drain: make it EC2")
+    types = item.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
+    if item.get("DesiredCapacityType", "units") != "units" or any(one.get("WeightedCapacity") for one in types):
+        found.append("its desired capacity does not count machines: take the weights and the capacity type out")
     if item.get("CapacityRebalance"):
         found.append("CapacityRebalance would end machines that serve: turn it off")
     if item.get("MaxInstanceLifetime"):
