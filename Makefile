@@ -51,6 +51,12 @@ unit: install ## the tests alone (ARGS='-n 2 tests/laws')
 bench: install ## the figures of the README, measured here
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
+.PHONY: study
+study: install ## policies on public traffic, side by side: docs/policy-study.md (TRACES=dir; goes on where it was)
+	@test -d "$(TRACES)" || { echo "name the folder of the traces with TRACES=" >&2; exit 2; }
+	$(BIN)/python -m autoscaler.lab.study --traces "$(TRACES)" --out study-out $(ARGS) \
+	  --results docs/data/policy-study.json --document docs/policy-study.md
+
 .PHONY: format
 format: install ## rewrite what ruff can rewrite
 	$(BIN)/ruff format .

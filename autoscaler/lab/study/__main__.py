@@ -39,29 +39,33 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _study(options: argparse.Namespace) -> int:
     kept = Kept(options.out)
-    code = 0
-    if options.traces is not None:
-        sources = [traffic.BY_NAME[one] for one in _named("sources", options.sources, list(traffic.BY_NAME))]
-        only = frozenset(_named("contenders", options.contenders, list(contenders.BY_NAME)))
-        if options.again:
-            for source in sources:
-                for cold_s in (0, *colds_of(source)):
-                    kept.keep(without(kept.case(source.name, cold_s), only))
-        runner = Runner(options.traces, kept, options.cpu, lambda line: print(line, flush=True))
-        try:
-            for source in sources:
-                runner.source(source, only)
-            kept.strategies(measure(options.traces))
-        except Spent:
-            print("the processor time is spent: run it again to go on")
-            code = 1
-        except KeyboardInterrupt:
-            code = _INTERRUPTED
+    code = 0 if options.traces is None else _run(options, kept)
     if options.results is not None:
         write_study(options.results, kept.study(traffic.BY_NAME))
         if options.document is not None:
             fill(options.document, read_study(options.results))
     return code
+
+
+def _run(options: argparse.Namespace, kept: Kept) -> int:
+    sources = [traffic.BY_NAME[one] for one in _named("sources", options.sources, list(traffic.BY_NAME))]
+    only = frozenset(_named("contenders", options.contenders, list(contenders.BY_NAME)))
+    if options.again:
+        for source in sources:
+            for cold_s in (0, *colds_of(source)):
+                kept.keep(without(kept.case(source.name, cold_s), only))
+    runner = Runner(options.traces, kept, options.cpu, lambda line: print(line, flush=True))
+    try:
+        for source in sources:
+            runner.source(source, only)
+        if not kept.served():
+            kept.strategies(measure(options.traces))
+    except Spent:
+        print("the processor time is spent: run it again to go on")
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
 
 
 def _named(option: str, given: str, known: list[str]) -> list[str]:

@@ -34,7 +34,10 @@ _BUSY: Final = 0.5
 
 
 class Contender(NamedTuple):
-    """`setting`: what the ladder changes. `judged`: halves (0, 1) that the search of its rungs looks at."""
+    """`setting`: what the ladder changes. `judged`: halves (0, 1) that the search of its rungs looks at.
+
+    `runs_most`: rungs tried at most.
+    """
 
     name: str
     setting: str

@@ -86,9 +86,13 @@ class Row(NamedTuple):
 
 
 def rows(study: Study) -> list[Row]:
-    """All cases with anything but fixed sizes."""
+    """All cases in which `slo` was run."""
     smooth = {one.name for one in study.sources if one.smooth}
-    return [_row(study, case, smooth=case.source in smooth) for case in study.cases if case.cold_s and case.runs]
+    return [
+        _row(study, case, smooth=case.source in smooth)
+        for case in study.cases
+        if any(run.contender == SLO for run in case.runs)
+    ]
 
 
 def _row(study: Study, case: Case, *, smooth: bool) -> Row:

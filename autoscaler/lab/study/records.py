@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 VERSION: Final = 1
 GOAL: Final = 0.99
+_SERVED: Final = "strategies.json"
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
@@ -146,7 +147,12 @@ class Kept:
 
     def strategies(self, served: Iterable[Served]) -> None:
         """Write the strategies."""
-        write(self._folder / "strategies.json", msgspec.json.encode(list(served)))
+        write(self._folder / _SERVED, msgspec.json.encode(list(served)))
+
+    def served(self) -> tuple[Served, ...]:
+        """The strategies that were run. Raises ConfigError for a file that is broken."""
+        path = self._folder / _SERVED
+        return tuple(_decoded(path, list[Served])) if path.is_file() else ()
 
     def study(self, order: Iterable[str]) -> Study:
         """All of it, sources in this order."""
@@ -154,11 +160,10 @@ class Kept:
         told = [_decoded(path, SourceTold) for path in self._folder.glob("*.source.json")]
         cases = [_decoded(path, Case) for path in self._folder.glob("*.case.json")]
         cases = [msgspec.structs.replace(one, runs=tuple(sorted(one.runs, key=_by_rung))) for one in cases]
-        served = self._folder / "strategies.json"
         return Study(
             sources=tuple(sorted(told, key=lambda one: place[one.name])),
             cases=tuple(sorted(cases, key=lambda one: (place[one.source], one.cold_s))),
-            strategies=tuple(_decoded(served, list[Served])) if served.is_file() else (),
+            strategies=self.served(),
         )
 
     def _path(self, source: str, cold_s: int) -> Path:

@@ -32,6 +32,8 @@ _SCALE_IN: Final = ScaleIn(cooldown=Duration(60.0), max_step=2)
 #: A fixed size needs no decisions: they are made seldom, which saves time and changes nothing.
 _TICK_FIXED_S: Final = 300.0
 _START: Final = -12
+#: Rungs tried at most of a tuned policy where days are run.
+_RUNS_OF_DAYS: Final = 4
 
 
 class Spent(Exception):
@@ -75,7 +77,9 @@ class Runner:
                 self._kept.keep(msgspec.structs.replace(case, runs=(*case.runs, found)))
             return found.first.attainment, found.second.attainment
 
-        climb(contender, self._start(traffic, cold_s, contender), GOAL, attain)
+        few = traffic.source.long and contender.tuned and contender.name != FIXED
+        shorter = contender._replace(runs_most=_RUNS_OF_DAYS) if few else contender
+        climb(shorter, self._start(traffic, cold_s, contender), GOAL, attain)
 
     def _start(self, traffic: Traffic, cold_s: int, contender: Contender) -> int | None:
         """Where the ladder is begun: at the rung that was right for the cold start before."""

@@ -1,7 +1,7 @@
 """The traffic of the study: which traces, which part of each, on which replica, and how much of it.
 
-One rule sets the amount: in the busiest hundredth of the bins (a minute of an hour's trace, else ten) the work would
-keep `PEAK_UNITS` replicas busy if it were spread evenly, which it is not: the best fixed size is up to thirty.
+One rule sets the amount: the work of the busiest hundredth of the bins (a minute of an hour's trace, else ten) would
+keep 10 replicas busy, or 7 where days are run, if it were spread evenly. It is not: pools are larger than that.
 
 Does: name the sources, read and scale one. Does not: hold a trace, or where they are.
 Invariant: equal file, equal workload.
@@ -18,14 +18,14 @@ from autoscaler.domain.base import Duration
 from autoscaler.domain.faults import ConfigError
 from autoscaler.lab.hardware import Hardware, profile
 from autoscaler.lab.scorecard import Slo
-from autoscaler.lab.traces import Drawing, read_workload
-from autoscaler.lab.workload import Lengths, Tokens, Workload
+from autoscaler.lab.traces import read_workload
+from autoscaler.lab.workload import Lengths, Tokens, Workload, from_counts
 from autoscaler.lab.yardsticks import work_s
 
-PEAK_UNITS: Final = 10.0
+PEAK_UNITS: Final = (10.0, 7.0)
 DAY_S: Final = 86_400.0
 SEED: Final = 1
-_LENGTHS_DRAWN: Final = 50_000
+_LENGTHS_DRAWN: Final = 50_000.0
 
 #: Llama-2-70B on 4 x A100, as measured by splitwise-sim (MIT, data/perf_model.csv): a step of 42.8 ms + 0.433 ms a
 #: sequence, 5,078 prompt tokens a second, batches up to 64. Worked out: the KV cache, 0.9 of 320 GB less 140 GB of
@@ -64,14 +64,20 @@ class Source(NamedTuple):
         return Slo(ttft=Duration(self.ttft_s), e2e=Duration(self.ttft_s))
 
     @property
+    def peak_units(self) -> float:
+        """Replicas that the work of its busiest hundredth keeps busy, after scaling."""
+        return PEAK_UNITS[self.long]
+
+    @property
     def long(self) -> bool:
         """Whether it lasts longer than an hour."""
         return self.file.startswith("resampled") or self.file.endswith("_rate.csv.gz")
 
 
-#: ServeGen's other families: p50 and p95, and the longest that its p99 lets expect.
+#: p50 and p95 of ServeGen's reasoning family and of Azure's conversations, and the longest that is plausible.
 _REASONING: Final = Tokens(prompt=Lengths(208, 6714, most=24_000), output=Lengths(792, 5701, most=12_600))
-_IMAGES: Final = Tokens(prompt=Lengths(106, 2346, most=3064), output=Lengths(100, 336, most=587))
+
+_CHAT: Final = Tokens(prompt=Lengths(1020, 4083, most=8000), output=Lengths(129, 451, most=1500))
 
 #: In the order in which they are run. Days count from the file's second 0, which is a midnight.
 SOURCES: Final = (
@@ -79,19 +85,16 @@ SOURCES: Final = (
     Source("azure-conv", "azure2023_conv.csv.gz", "recorded"),
     Source("mooncake", "mooncake_conversation.csv.gz", "recorded", fast=True, ttft_s=10.0),
     Source("mid-66", "servegen_client_m-mid_66_14d_rate.csv.gz", "counted", (0, 2), smooth=True),
-    Source("azure-week", "azure2024_conv_week_from_figure_rate.csv.gz", "read off a figure", (1, 3), smooth=True),
-    Source("image", "servegen_mm-image_1d_rate.csv.gz", "counted", tokens=_IMAGES, smooth=True),
-    Source("large-7d", "resampled_servegen_m-large_7d.csv.gz", "resampled", (0, 2)),
+    Source(
+        "azure-week", "azure2024_conv_week_from_figure_rate.csv.gz", "read off a figure", (1, 3), tokens=_CHAT,
+        smooth=True,
+    ),
+    Source("large-7d", "resampled_servegen_m-large_7d.csv.gz", "resampled", (0, 1)),
     Source("reasoning", "servegen_deepseek-r1_1d_rate.csv.gz", "counted", fast=True, ttft_s=10.0, tokens=_REASONING),
-    Source("large-61", "servegen_client_m-large_61_14d_rate.csv.gz", "counted", (0, 2)),
-    Source("m-large", "servegen_m-large_14d_rate.csv.gz", "counted", (0, 2)),
-    Source("m-small", "servegen_m-small_14d_rate.csv.gz", "counted", (0, 2)),
-    Source("large-34", "servegen_client_m-large_34_14d_rate.csv.gz", "counted", (0, 2)),
-    Source("spiky-14d", "resampled_servegen_m-large_spiky_14d.csv.gz", "resampled", (0, 2), fast=True),
-    Source("small-14", "servegen_client_m-small_14_14d_rate.csv.gz", "counted", (0, 2)),
-    Source("m-mid", "servegen_m-mid_14d_rate.csv.gz", "counted", (0, 2)),
-    Source("large-104", "servegen_client_m-large_104_14d_rate.csv.gz", "counted", (0, 2)),
-    Source("mid-21", "servegen_client_m-mid_21_14d_rate.csv.gz", "counted", (0, 2)),
+    Source("large-61", "servegen_client_m-large_61_14d_rate.csv.gz", "counted", (0, 1)),
+    Source("m-large", "servegen_m-large_14d_rate.csv.gz", "counted", (0, 1)),
+    Source("m-small", "servegen_m-small_14d_rate.csv.gz", "counted", (0, 1)),
+    Source("large-34", "servegen_client_m-large_34_14d_rate.csv.gz", "counted", (0, 1)),
 )  # fmt: skip
 BY_NAME: Final = {one.name: one for one in SOURCES}
 
@@ -110,11 +113,9 @@ def load(source: Source, folder: Path) -> Traffic:
     if not path.is_file():
         raise ConfigError([f"traces: found no {source.file} in that folder; allowed: the folder of the public traces"])
     if source.file.endswith("_rate.csv.gz"):
-        scale = _scale_of_counts(source, path)
-        drawn = read_workload(path, Drawing(tokens=source.tokens, seed=SEED, scale=scale))
-        return Traffic(source, _cut(source, drawn), scale)
+        return _drawn(source, path)
     found = _cut(source, read_workload(path))
-    scale = _rounded(PEAK_UNITS / _peak(found, source))
+    scale = _rounded(source.peak_units / _peak(found, source))
     return Traffic(source, found.scaled(scale, SEED), scale)
 
 
@@ -131,21 +132,22 @@ def _peak(workload: Workload, source: Source) -> float:
     return float(np.quantile(work / width_s, 0.99))
 
 
-def _scale_of_counts(source: Source, path: Path) -> float:
-    """Of a rate series, before it is drawn: its requests may be thousands of millions."""
-    starts, counts = np.loadtxt(path, delimiter=",", skiprows=1, usecols=(0, 1), unpack=True)
-    if source.days is not None:
-        counts = counts[(starts >= source.days[0] * DAY_S) & (starts < source.days[1] * DAY_S)]
-    rng = np.random.default_rng(SEED)
-    some = Workload(
-        name=source.name,
-        arrival_s=np.zeros(_LENGTHS_DRAWN),
-        input_tokens=source.tokens.prompt.draw(rng, _LENGTHS_DRAWN),
-        output_tokens=source.tokens.output.draw(rng, _LENGTHS_DRAWN),
-        duration_s=1.0,
-    )
+def _drawn(source: Source, path: Path) -> Traffic:
+    """Of a rate series only the part is drawn: the whole may have thousands of millions of requests."""
+    series = np.genfromtxt(path, delimiter=",", names=True)
+    starts, counts = series["start_s"], series["requests"]
+    first, last = (0.0, np.inf) if source.days is None else (source.days[0] * DAY_S, source.days[1] * DAY_S)
+    part = (starts >= first) & (starts < last)
+    cv = np.ones(len(starts))
+    if "interarrival_cv" in (series.dtype.names or ()):
+        cv = np.nan_to_num(series["interarrival_cv"], nan=1.0)
+    width_s = float(starts[1] - starts[0])
+    some = from_counts(source.name, 1.0, np.array([_LENGTHS_DRAWN]), source.tokens, SEED)
     each_s = float(work_s(some, source.hardware).mean())
-    return _rounded(PEAK_UNITS / (float(np.quantile(counts, 0.99)) / (starts[1] - starts[0]) * each_s))
+    scale = _rounded(source.peak_units / (float(np.quantile(counts[part], 0.99)) / width_s * each_s))
+    return Traffic(
+        source, from_counts(source.name, width_s, counts[part] * scale, source.tokens, SEED, cv[part]), scale
+    )
 
 
 def _rounded(scale: float) -> float:
