@@ -2,6 +2,8 @@
 
 It ticks as the daemon does: at every multiple of the pool's tick, and early when the prober would wake the loop; an
 early tick reads compute and load again from the last regular one, as the daemon's observer does. A call takes no time.
+Where the tick is a multiple of 3 s it decides what the full-speed run (lab.full) does, bit by bit; else looks at
+replicas may lie a quarter of a second apart.
 
 Does: observe, decide, act, and keep what is needed for a Result. Does not: decide or judge.
 Invariant: same pool, policies, workload, settings and seed, same Result, byte by byte.
@@ -119,9 +121,9 @@ class Run:
         self.memory = decision.memory
         world.watch.follow(decision, world.now_s)
         self._looker.follow(decision)
+        self._tally.note(decision)
         if decision.plan:
             self._actor.act(decision.plan)
-        self._tally.note(decision)
         return decision
 
     def result(self, *, complete: bool) -> Result:

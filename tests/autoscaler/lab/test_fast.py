@@ -75,10 +75,14 @@ def flat(per_bin: float = 600.0, bins: int = 3, output: int = 50) -> Workload:
     return from_counts("flat", 600.0, np.full(bins, per_bin), tokens)
 
 
+def built(policy: str, **settings: object) -> Policy:
+    module = import_module(f"policies.{policy}")
+    found: Policy = module.build(module.Settings(**settings))
+    return found
+
+
 def tracking(target: float, signal: Signal = Signal.RUNNING) -> Policy:
-    module = import_module("policies.target_tracking")
-    policy: Policy = module.build(module.Settings(signal=signal, target=target))
-    return policy
+    return built("target_tracking", signal=signal, target=target)
 
 
 def run(*units: float, settings: WorldSettings | None = None, workload: Workload | None = None,
