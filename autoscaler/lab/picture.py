@@ -38,6 +38,7 @@ _LEGEND: Final[dict[str, Any]] = {
     "loc": "upper left", "ncols": 4, "fontsize": 8.5, "facecolor": "white", "edgecolor": "none", "framealpha": 0.85,
 }  # fmt: skip
 _BINS: Final = 240
+_STEPS: Final = 1200
 _UNITS: Final = ((2.0 * 86400, 86400.0, "days"), (3.0 * 3600, 3600.0, "hours"), (0.0, 60.0, "minutes"))
 
 
@@ -124,14 +125,20 @@ def _load(row: Axes, requests: Requests, edges: NDArray[np.float64], axis: Axis)
 
 def _capacity(row: Axes, run: Run, axis: Axis) -> None:
     ticks = run.result.ticks
-    at = np.append(ticks.at_s, run.result.ended_s) / axis.unit_s
-    serving, coming = ticks.in_service, ticks.in_service + ticks.on_the_way
-    row.stairs(coming, at, baseline=serving, fill=True, color=_COMING, label="on the way")
+    if not len(ticks.at_s):
+        return
+    # A picture is a thousand dots wide: of a long run the most in each stretch of ticks is drawn.
+    firsts = np.arange(0, len(ticks.at_s), max(1, len(ticks.at_s) // _STEPS))
+    at = np.append(ticks.at_s[firsts], max(run.result.ended_s, ticks.at_s[-1] + 1e-3)) / axis.unit_s
+    serving, target, wanted, coming = (
+        np.fmax.reduceat(column, firsts)
+        for column in (ticks.in_service, ticks.target, ticks.wanted, ticks.in_service + ticks.on_the_way)
+    )
+    row.stairs(coming, at, fill=True, color=_COMING, label="on the way")
     row.stairs(serving, at, fill=True, color=_LIGHT_BLUE, label="in service")
-    row.stairs(ticks.target, at, color=_BLUE, linewidth=1.3, baseline=None, label="target")
-    row.stairs(ticks.wanted, at, color=_GREEN, linewidth=0.9, linestyle=":", baseline=None, label="wanted by policies")
-    highest = float(max(np.nanmax(np.append(coming, 1.0)), np.nanmax(np.append(ticks.target, 1.0))))
-    row.set_ylim(0, 1.28 * highest)
+    row.stairs(target, at, color=_BLUE, linewidth=1.3, baseline=None, label="target")
+    row.stairs(wanted, at, color=_GREEN, linewidth=0.9, linestyle=":", baseline=None, label="wanted by policies")
+    row.set_ylim(0, 1.28 * max(1.0, float(coming.max()), float(target.max())))
     row.set_ylabel("units")
     row.legend(**_LEGEND)
 
@@ -214,8 +221,15 @@ def draw_frontier(points: Sequence[Point], goal: float, cost_words: str) -> byte
         row.set_title(workload, loc="left", fontsize=10)
         row.set_ylabel("requests outside the objective")
     rows[-1].set_xlabel(f"{cost_words} (grey line: the frontier; red: the goal of {100 * goal:g} % inside)")
-    handles, names = rows[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=3, fontsize=8.5, frameon=False)
+    handles: dict[str, Any] = {}
+    for row in rows:
+        handles |= {
+            name: one for one, name in zip(*row.get_legend_handles_labels(), strict=True) if name not in handles
+        }
+    shown = [one for one in labels if one in handles]
+    figure.legend(
+        [handles[one] for one in shown], shown, loc="outside upper left", ncols=3, fontsize=8.5, frameon=False
+    )
     return _png(figure)
 
 
