@@ -2,21 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import aiohttp
 import msgspec
 import pytest
 
-from autoscaler.domain.base import PoolName, ReplicaId
-from autoscaler.domain.replica import MemberState, Traffic
+from autoscaler.domain.base import PoolName, ReplicaId, Token
+from autoscaler.domain.decision import Launch
+from autoscaler.domain.pool import Bounds, Offer, Placement, Pool
+from autoscaler.domain.replica import Endpoint, MemberState, Traffic
+from autoscaler.lab.adapters import Present, SimulatedBalancer
+from autoscaler.lab.world import endpoint_of
 from autoscaler.ports.balancer import Balancer
 from autoscaler.ports.build import Context
 from providers.balancer import envoy, haproxy
 from tests.support.haproxy import someone_elses
+from tests.support.lab_world import quiet_world
 from tests.support.streaming import Seen, WallClock, ask, ask_many, backends, clients, free_ports
 
 pytestmark = pytest.mark.e2e
@@ -32,6 +37,20 @@ class Running(NamedTuple):
     url: str
     retried: Callable[[], Awaitable[int]]
     again: Callable[[], Balancer]
+
+
+class Backing(Protocol):
+    """A replica that can be admitted."""
+
+    def endpoint(self, weight: int = 100) -> Endpoint: ...
+
+
+class Told(NamedTuple):
+    """A balancer whose members are all that is asked for. `backends`: makes replicas that work."""
+
+    balancer: Balancer
+    again: Callable[[], Balancer]
+    backends: Callable[[int], AbstractAsyncContextManager[Sequence[Backing]]]
 
 
 Harness = Callable[[Path], AbstractAsyncContextManager[Running]]
@@ -95,7 +114,56 @@ async def _haproxy_of_others(folder: Path) -> AsyncGenerator[Running]:
         await balancer.aclose()
 
 
+class Simulated:
+    """A replica of the lab's world that is loaded and that no balancer has heard of yet."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def endpoint(self, weight: int = 100) -> Endpoint:
+        return msgspec.structs.replace(self._endpoint, weight=weight)
+
+
+@asynccontextmanager
+async def _lab(_: Path) -> AsyncGenerator[Told]:
+    """The lab's simulated balancer, on the machine's clock.
+
+    Its requests are the kernel's and not HTTP's, so it has the rows that ask members and calls alone. What the others
+    state of streams is shown of it elsewhere: that a drain stops new requests and those inside finish, weights and the
+    choice of a replica in tests/autoscaler/lab (test_fleet, test_fast). Two rows do not hold by design: where nobody
+    takes requests it holds them for its patience instead of an answer of 503, and it repeats none.
+    """
+    offer = Offer(name="o", compute="lab", ports=(8000,))
+    world = quiet_world(Pool(installation="t", name=PoolName("p"), bounds=Bounds(min=0, max=9), offers=(offer,)))
+    present = Present(world, WallClock())
+
+    @asynccontextmanager
+    async def made(count: int) -> AsyncGenerator[list[Simulated]]:
+        endpoints = []
+        for number in range(count):
+            now = present.world()
+            now.cloud.launch(Launch(token=Token(f"e-{number}"), placement=Placement(offer="o", zone="local"), count=1,
+                                    total_after=1, request=""))  # fmt: skip
+            (machine,) = [one for one in now.cloud.living.values() if one.shown.token == f"e-{number}"]
+            endpoints.append(Simulated(endpoint_of(machine.id, machine.shown.address or "", 8000, offer)))
+        yield endpoints
+
+    yield Told(SimulatedBalancer(present), lambda: SimulatedBalancer(present), made)
+
+
 HARNESSES: dict[str, Harness] = {"envoy": _envoy, "haproxy": _haproxy, "haproxy of others": _haproxy_of_others}
+
+
+@pytest.fixture(params=[*HARNESSES, "lab"])
+async def told(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Told]:
+    """Any balancer, for what is asked of its calls and members alone."""
+    if request.param == "lab":
+        async with _lab(tmp_path) as one:
+            yield one
+        return
+    async with HARNESSES[request.param](tmp_path) as running:
+        await running.balancer.members()
+        yield Told(running.balancer, running.again, backends)
 
 
 @pytest.fixture(params=HARNESSES)
@@ -130,32 +198,32 @@ async def test_a_fresh_balancer_has_no_members_and_answers_503(running: Running)
     assert (await ask_many(running.url, 2)).statuses == {503: 2}
 
 
-async def test_every_call_done_twice_is_as_done_once(running: Running) -> None:
-    async with backends(2) as made:
+async def test_every_call_done_twice_is_as_done_once(told: Told) -> None:
+    async with told.backends(2) as made:
         one, other = (backend.endpoint() for backend in made)
         for _ in range(2):
-            await running.balancer.admit([one, other])
-        await until_traffic(running.balancer, {one.replica: Traffic.YES, other.replica: Traffic.YES})
+            await told.balancer.admit([one, other])
+        await until_traffic(told.balancer, {one.replica: Traffic.YES, other.replica: Traffic.YES})
         for _ in range(2):
-            await running.balancer.reweigh([made[0].endpoint(weight=300)])
-        view = await running.balancer.members()
+            await told.balancer.reweigh([made[0].endpoint(weight=300)])
+        view = await told.balancer.members()
         assert {one.replica: one.weight for one in view.members} == {one.replica: 300, other.replica: 100}
         for _ in range(2):
-            await running.balancer.drain([one])
-        await until_traffic(running.balancer, {one.replica: Traffic.NO, other.replica: Traffic.YES})
+            await told.balancer.drain([one])
+        await until_traffic(told.balancer, {one.replica: Traffic.NO, other.replica: Traffic.YES})
         for _ in range(2):
-            await running.balancer.evict([one])
-        await until_traffic(running.balancer, {other.replica: Traffic.YES})
+            await told.balancer.evict([one])
+        await until_traffic(told.balancer, {other.replica: Traffic.YES})
 
 
-async def test_strangers_are_neither_added_nor_touched_by_reweigh_drain_and_evict(running: Running) -> None:
-    async with backends(2) as made:
+async def test_strangers_are_neither_added_nor_touched_by_reweigh_drain_and_evict(told: Told) -> None:
+    async with told.backends(2) as made:
         one, stranger = (backend.endpoint() for backend in made)
-        await running.balancer.admit([one])
-        await running.balancer.reweigh([stranger])
-        await running.balancer.drain([stranger])
-        await running.balancer.evict([stranger])
-        await until_traffic(running.balancer, {one.replica: Traffic.YES})
+        await told.balancer.admit([one])
+        await told.balancer.reweigh([stranger])
+        await told.balancer.drain([stranger])
+        await told.balancer.evict([stranger])
+        await until_traffic(told.balancer, {one.replica: Traffic.YES})
 
 
 async def test_a_member_is_shown_with_what_it_was_told_and_what_it_does(running: Running) -> None:
@@ -250,25 +318,25 @@ async def test_weights_are_honoured(running: Running) -> None:
         assert 135 <= large.received <= 165
 
 
-async def test_another_adapter_of_the_same_binding_sees_and_changes_the_same_members(running: Running) -> None:
+async def test_another_adapter_of_the_same_binding_sees_and_changes_the_same_members(told: Told) -> None:
     """As after a restart of the daemon: nothing is kept in the adapter."""
-    async with backends(2) as (one, other):
-        await running.balancer.admit([one.endpoint(), other.endpoint()])
-        await running.balancer.drain([other.endpoint()])
-        second = running.again()
+    async with told.backends(2) as (one, other):
+        await told.balancer.admit([one.endpoint(), other.endpoint()])
+        await told.balancer.drain([other.endpoint()])
+        second = told.again()
         try:
             want = {one.endpoint().replica: Traffic.YES, other.endpoint().replica: Traffic.NO}
             await until_traffic(second, want)
             await second.evict([other.endpoint()])
         finally:
             await second.aclose()
-        await until_traffic(running.balancer, {one.endpoint().replica: Traffic.YES})
+        await until_traffic(told.balancer, {one.endpoint().replica: Traffic.YES})
 
 
-async def test_calls_at_the_same_time_do_not_undo_one_another(running: Running) -> None:
-    async with backends(6) as made:
-        await asyncio.gather(*(running.balancer.admit([backend.endpoint()]) for backend in made))
-        await until_traffic(running.balancer, {backend.endpoint().replica: Traffic.YES for backend in made})
+async def test_calls_at_the_same_time_do_not_undo_one_another(told: Told) -> None:
+    async with told.backends(6) as made:
+        await asyncio.gather(*(told.balancer.admit([backend.endpoint()]) for backend in made))
+        await until_traffic(told.balancer, {backend.endpoint().replica: Traffic.YES for backend in made})
 
 
 async def test_twenty_rounds_of_changes_under_load_lose_no_request(running: Running) -> None:

@@ -22,11 +22,13 @@ from autoscaler.domain.faults import Refused
 from autoscaler.domain.memory import OpenLaunch
 from autoscaler.domain.pool import Bounds, Offer, Placement, Pool
 from autoscaler.domain.replica import InstanceState, LaunchStatus
+from autoscaler.lab.adapters import SimulatedCompute
 from autoscaler.ports.build import Context
 from autoscaler.ports.compute import Compute
 from providers.compute import aws_ec2, local_process, static_hosts
 from tests.support import moto
 from tests.support.aws_quirks import Quirks, hook
+from tests.support.lab_world import a_compute
 from tests.support.own_hosts import end_hosts, host_settings
 from tests.support.streaming import WallClock
 
@@ -38,8 +40,8 @@ CLOCK = WallClock()
 class World(NamedTuple):
     """Where machines come from. `again`: another adapter on the same account, as after a restart of the daemon.
 
-    `request`: an offer that works; `impossible`: one that can never work, for what `wrong` says; `gone_within_s`: how
-    long a machine may take to end.
+    `request`: an offer that works; `impossible`: one that can never work, for what `wrong` says (empty where a request
+    is not read at all, as in the lab); `gone_within_s`: how long a machine may take to end.
     """
 
     compute: Compute
@@ -154,8 +156,24 @@ async def _aws_ec2(folder: Path, request: pytest.FixtureRequest) -> AsyncGenerat
         await compute.aclose()
 
 
+@asynccontextmanager
+async def _lab(_: Path, __: pytest.FixtureRequest) -> AsyncGenerator[World]:
+    """The lab's simulated cloud, on the machine's clock."""
+    compute, account = a_compute(CLOCK, "c")
+    yield World(
+        compute,
+        lambda: SimulatedCompute("c", account),
+        request="",
+        impossible="",
+        gone_within_s=5.0,
+        installation="lab",
+        wrong="",
+    )
+
+
 HARNESSES: dict[str, Harness] = {
     "aws_ec2": _aws_ec2,
+    "lab": _lab,
     "local_process": _local_process,
     "static_hosts": _static_hosts,
 }
@@ -269,6 +287,11 @@ async def test_an_unknown_token_is_not_invented(world: World) -> None:
 
 
 async def test_what_can_never_work_is_refused_in_words(world: World) -> None:
+    if not world.wrong:
+        # A simulated machine is what the world's settings say: no request can be wrong, and any is let pass.
+        offer = msgspec.structs.replace(world.pool().offers[0], request="no-such-program")
+        assert world.compute.check_offer(offer) == []
+        return
     order = msgspec.structs.replace(an_order(world), request=world.impossible)
     with pytest.raises(Refused, match=world.wrong):
         await world.compute.launch(world.pool(), order)
