@@ -62,7 +62,7 @@ def test_values_are_put_where_they_belong_and_the_config_has_the_last_word(lab: 
     made = put(found.mapping, {"policies[0].target": 9.0, "pace.scale_in.cooldown": 60})
     assert (made["policies"][0]["target"], made["pace"]["scale_in"]["cooldown"]) == (9.0, 60)
     assert found.mapping["policies"][0]["target"] == 4
-    for path, told in (("policies[7].target", "leads nowhere"), ("policies[0].taget", "refused"), ("a b", "a path in")):
+    for path, told in (("policies[7].target", "leads nowhere"), ("policies[0].aim", "refused"), ("a b", "a path in")):
         with pytest.raises(ConfigError, match=told):
             space_of(found, {path: Range(low=1, high=2)})
     with pytest.raises(ConfigError, match=r"policies\[0\].target=0 is refused"):
