@@ -72,12 +72,11 @@ def settle(pool: Pool, memory: Memory, observation: Observation) -> Launches:
         breakers=dict(memory.breakers),
         throttled_until=memory.throttled_until,
     )
-    shown: Counter[Token] = Counter()
-    if memory.launches:  # nobody else asks
-        shown.update(one.token for view in observation.computes.values() for one in view.instances)
     outcomes = {outcome.action.key: outcome for outcome in observation.outcomes}
-    for launch in memory.launches:
-        _settle_one(book, pool, observation, launch, shown[launch.token], outcomes)
+    if memory.launches:
+        shown = Counter(one.token for view in observation.computes.values() for one in view.instances)
+        for launch in memory.launches:
+            _settle_one(book, pool, observation, launch, shown[launch.token], outcomes)
     # What was not accepted yet at a place that is now known to have nothing is asked for elsewhere.
     book.open = [
         replace(one, withdrawn=True) if not one.accepted and book.marked(one.placement) else one for one in book.open
@@ -183,6 +182,8 @@ def failed_again(pool: Pool, breaker: Breaker, now: Instant, why: str) -> Breake
 
 def count_loads(book: Launches, pool: Pool, failed: Mapping[str, str], ready: list[str], now: Instant) -> None:
     """Feed what was seen of loads into the breakers: one failure an offer a tick (offer to why), a success resets."""
+    if not (failed or ready):
+        return
     for offer in sorted(failed.keys() - set(ready)):
         _count_failure(book, pool, offer, now, failed[offer])
     for offer in sorted(set(ready)):

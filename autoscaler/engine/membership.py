@@ -6,12 +6,17 @@ Invariant: a member is a stray only under an id or endpoint that we knew, and on
 
 from __future__ import annotations
 
+from typing import Final
+
 from autoscaler.domain.base import ReplicaId
 from autoscaler.domain.decision import Observation
 from autoscaler.domain.lifecycle import Phase
 from autoscaler.domain.memory import Intent
 from autoscaler.domain.pool import Pool
 from autoscaler.domain.replica import Member
+
+#: A name of this module is found many times faster than the attribute of an enum.
+_GONE: Final = Phase.GONE
 
 
 class Members:
@@ -52,7 +57,7 @@ class Members:
 
     def _living(self, intents: dict[ReplicaId, Intent]) -> set[str]:
         if self._claimed is None:
-            living = {rid: one.host for rid, one in intents.items() if one.phase is not Phase.GONE}
+            living = {rid: one.host for rid, one in intents.items() if one.phase is not _GONE}
             self._claimed = {f"{host}:{rid.rpartition(':')[2]}" for rid, host in living.items()}
         return self._claimed
 
@@ -67,10 +72,9 @@ class Members:
         if any(offer.compute not in observation.computes for offer in pool.offers):
             return []
         complete = settled and not any(view.unreachable_zones for view in observation.computes.values())
-        ended = Phase.GONE  # looked up once: of an enum that is slow
-        gone = {rid: one.host for rid, one in intents.items() if one.phase is ended}
+        gone = {rid: one.host for rid, one in intents.items() if one.phase is _GONE}
         if complete:
-            gone.update((rid, None) for members in self._by_id.values() for rid in members.keys() - intents.keys())
+            gone |= {rid: None for members in self._by_id.values() for rid in members if rid not in intents}
         return [
             (name, member, rid)
             for rid in sorted(gone)

@@ -7,6 +7,7 @@ Invariant: dwell is measured in time, never in ticks; a scale-in needs every gua
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,13 @@ from autoscaler.engine.opinions import EPSILON, Composed
 GAP_TICKS = 3
 #: A host may stall a process for a few seconds; only ticks shorter than about 2 s (a sped-up demo) ever feel this.
 GAP_SHORTEST_S = 5.0
+# A name of this module is found many times faster than the attribute of an enum, and these are asked for in each tick.
+_TRUST: Final = Trust.TRUST
+_HOLD: Final = Trust.HOLD
+_UP_ONLY: Final = Trust.UP_ONLY
+_FALLBACK: Final = Trust.FALLBACK
+_PAUSE_OUT: Final = (Pause.OUT, Pause.BOTH)
+_PAUSE_IN: Final = (Pause.IN, Pause.BOTH)
 
 
 class Sized(msgspec.Struct, kw_only=True, frozen=True):
@@ -107,14 +115,14 @@ def _trusted(question: Question, current: int) -> tuple[int, Reason]:
     current = max(current, question.memory.size or 0)
     if composed.broken is not None:
         return current, composed.broken
-    if trust.level is Trust.FALLBACK and question.pool.bounds.fallback is not None:
+    if trust.level is _FALLBACK and question.pool.bounds.fallback is not None:
         fallback = question.pool.bounds.fallback
         return max(current, fallback), Reason(code="fallback", facts={"size": fallback, "why": trust.why})
-    if trust.level is Trust.HOLD:
+    if trust.level is _HOLD:
         return current, Reason(code="telemetry_hold", facts={"why": trust.why})
     if composed.wanted is None:
         return current, composed.reason
-    if trust.level is not Trust.TRUST and composed.wanted < current:
+    if trust.level is not _TRUST and composed.wanted < current:
         return current, Reason(code="up_only", facts={"why": trust.why, "wanted": composed.wanted})
     return composed.wanted, composed.reason
 
@@ -131,7 +139,7 @@ def _window(question: Question, wanted: int) -> tuple[Wanted, ...]:
     composed = question.composed
     level, opinion = question.trust.level, composed.wanted if composed.broken is None else None
     # Where only the way up is open, an opinion that asks for more is a conclusion, one that asks for less is none.
-    concluded = opinion is not None and (level is Trust.TRUST or (level is Trust.UP_ONLY and opinion >= wanted))
+    concluded = opinion is not None and (level is _TRUST or (level is _UP_ONLY and opinion >= wanted))
     if not concluded and kept and elapsed(kept[-1].at, now) <= pool.pace.stale_after:
         return tuple(kept)
     return (*(one for one in kept if one.units > wanted), Wanted(at=now, units=wanted))
@@ -140,7 +148,7 @@ def _window(question: Question, wanted: int) -> tuple[Wanted, ...]:
 def _outwards(question: Question, current: int, wanted: int, floor: int, blocks: list[Reason]) -> int:
     pool, now = question.pool, question.observation.now
     pace = pool.pace.scale_out
-    if question.observation.directives.pause in (Pause.OUT, Pause.BOTH):
+    if question.observation.directives.pause in _PAUSE_OUT:
         blocks.append(Reason(code="paused", facts={"direction": "out"}))
         return current
     wait = _remaining(question.memory.last_out_at, pace.cooldown, now)
@@ -186,9 +194,9 @@ def _inwards(
 def _objections(question: Question) -> list[Reason]:
     """Who forbids a scale-in whatever the clocks say."""
     found: list[Reason] = []
-    if question.observation.directives.pause in (Pause.IN, Pause.BOTH):
+    if question.observation.directives.pause in _PAUSE_IN:
         found.append(Reason(code="paused", facts={"direction": "in"}))
-    distrusted = question.trust.why if question.trust.level is not Trust.TRUST else ""
+    distrusted = question.trust.why if question.trust.level is not _TRUST else ""
     told = (("unhealthy_share", question.unhealthy), ("blind", question.blind), ("telemetry_hold", distrusted))
     found += [Reason(code=code, facts={"why": why}) for code, why in told if why]
     if question.composed.broken is not None:

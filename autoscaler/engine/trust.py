@@ -8,7 +8,6 @@ Invariant: blind, stale, failing or partial telemetry never allows a scale-in.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Final
 
 from autoscaler.domain.base import Duration, Instant, elapsed
@@ -19,6 +18,12 @@ from autoscaler.domain.pool import Pool
 #: Share of the replicas in service that must have answered for a scale-in to be thinkable.
 COVERAGE_MIN: Final = 0.9
 
+# A name of this module is found many times faster than the attribute of an enum, and these are asked for in each tick.
+_OK: Final = ReadingState.OK
+_ABSENT: Final = ReadingState.ABSENT
+_QUANTILE: Final = Kind.QUANTILE
+_TRUST: Final = Trust.TRUST
+
 
 def judge(
     pool: Pool, observation: Observation, needed: frozenset[Signal], serving: int, blind_since: Instant | None
@@ -26,30 +31,28 @@ def judge(
     """One verdict a tick. `needed`: signals that the policies read; `serving`: replicas in service."""
     if not needed:
         return TrustVerdict(level=Trust.TRUST, why="no policy needs telemetry")
-    now = observation.now
-    sample = observation.load
-    trouble = _blindness(pool, observation, needed)
+    now, sample = observation.now, observation.load
+    found = [] if sample is None else [sample.readings[one] for one in sorted(needed) if one in sample.readings]
+    flaws = {one.signal: flaw for one in found if (flaw := _flaw(pool, now, one))}
+    trouble = _blindness(pool, observation, found, flaws)
     if serving == 0:
-        return _nothing_serves(pool, observation, needed, trouble, blind_since)
+        return _nothing_serves([] if trouble else found, flaws, blind_since)
     if trouble or sample is None:
         since = now if blind_since is None else blind_since
         return _blind(pool, now, since, trouble or "telemetry gave no sample")
-    return _partial(pool, observation, sample, needed, serving)
+    return _partial(sample, found, flaws, needed, serving)
 
 
-def _nothing_serves(
-    pool: Pool, observation: Observation, needed: frozenset[Signal], trouble: str, blind_since: Instant | None
-) -> TrustVerdict:
+def _nothing_serves(readings: list[Reading], flaws: dict[Signal, str], blind_since: Instant | None) -> TrustVerdict:
     """With nothing in service only a source outside the replicas can know of load: it may wake the pool."""
-    readings = _asked(observation.load, needed) if observation.load is not None and not trouble else []
-    usable = frozenset(one.signal for one in readings if not _flaw(pool, observation.now, one) and one.value)
+    usable = frozenset(one.signal for one in readings if one.value and one.signal not in flaws)
     if usable:
         return TrustVerdict(level=Trust.UP_ONLY, why="nothing is in service yet", usable=usable)
     why = "nothing is in service yet, so there is nothing to measure"
     return TrustVerdict(level=Trust.HOLD, why=why, blind_since=blind_since)
 
 
-def _blindness(pool: Pool, observation: Observation, needed: frozenset[Signal]) -> str:
+def _blindness(pool: Pool, observation: Observation, readings: list[Reading], flaws: dict[Signal, str]) -> str:
     """Why telemetry as a whole says nothing; empty when it says something."""
     sample = observation.load
     if sample is None:
@@ -58,17 +61,15 @@ def _blindness(pool: Pool, observation: Observation, needed: frozenset[Signal]) 
     age = elapsed(sample.at, observation.now)
     if age > pool.pace.stale_after:
         return f"telemetry is {age:.0f} s old (stale after {pool.pace.stale_after:.0f} s)"
-    readings = _asked(sample, needed)
-    flaws = [_flaw(pool, observation.now, one) for one in readings]
-    if all(flaws):
-        return f"no signal could be read: {next((flaw for flaw in flaws if flaw), 'none was sampled')}"
+    if len(flaws) == len(readings):
+        return f"no signal could be read: {next(iter(flaws.values()), 'none was sampled')}"
     return _outage_of_zeros(readings, sample.idleness)
 
 
 def _outage_of_zeros(readings: list[Reading], idleness: Idleness) -> str:
     """All zero is idle only when the families are there, no counter went back, and no arrival is unaccounted for."""
-    values = [one.value for one in readings if one.state is ReadingState.OK and one.kind is not Kind.QUANTILE]
-    if not values or any(value != 0 for value in values):
+    values = [one.value for one in readings if one.state is _OK and one.kind is not _QUANTILE]
+    if not values or any(values):
         return ""
     if not idleness.families_present:
         return "every value is 0 and metric families are missing: an outage of the source, not an idle pool"
@@ -91,25 +92,23 @@ def _blind(pool: Pool, now: Instant, since: Instant, why: str) -> TrustVerdict:
 
 def _flaw(pool: Pool, now: Instant, reading: Reading) -> str:
     """Why a reading cannot be used; empty when it can, or when it is only quiet."""
-    age = elapsed(reading.at, now)
-    if reading.state is ReadingState.ABSENT:
+    if reading.state is _ABSENT:
         return reading.detail or "no detail"
+    age = elapsed(reading.at, now)
     if age > pool.pace.stale_after:
         return f"{reading.signal.value} is {age:.0f} s old"
-    if reading.state is ReadingState.OK and not (reading.value is not None and 0 <= reading.value < math.inf):
+    if reading.state is _OK and not (reading.value is not None and 0 <= reading.value < math.inf):
         return f"{reading.signal.value} is {reading.value}"
     return ""
 
 
 def _partial(
-    pool: Pool, observation: Observation, sample: LoadSample, needed: frozenset[Signal], serving: int
+    sample: LoadSample, readings: list[Reading], flaws: dict[Signal, str], needed: frozenset[Signal], serving: int
 ) -> TrustVerdict:
     """Something is known: all of it allows both directions, a part only the way up."""
-    readings = _asked(sample, needed)
-    flawed = {one.signal for one in readings if _flaw(pool, observation.now, one)}
-    usable = frozenset(one.signal for one in readings if one.state is ReadingState.OK) - flawed
-    failed = sorted({signal.value for signal in flawed | (needed - sample.readings.keys())})
-    if failed:
+    usable = frozenset([one.signal for one in readings if one.state is _OK and one.signal not in flaws])
+    if flaws or len(readings) < len(needed):
+        failed = sorted(flaws.keys() | (needed - sample.readings.keys()))
         return TrustVerdict(level=Trust.UP_ONLY, why=f"not readable: {', '.join(failed)}", usable=usable)
     # A source that expects fewer replicas than serve has not heard of some: they are missing too.
     thin = [one for one in readings if one.expected and one.covered < COVERAGE_MIN * max(one.expected, serving)]
@@ -119,8 +118,4 @@ def _partial(
         return TrustVerdict(level=Trust.UP_ONLY, why=why, usable=usable)
     if sample.partial:
         return TrustVerdict(level=Trust.UP_ONLY, why=f"the answer may be partial: {sample.partial}", usable=usable)
-    return TrustVerdict(level=Trust.TRUST, why="all signals read, fresh and complete", usable=usable)
-
-
-def _asked(sample: LoadSample, needed: Iterable[Signal]) -> list[Reading]:
-    return [sample.readings[signal] for signal in sorted(needed) if signal in sample.readings]
+    return TrustVerdict(level=_TRUST, why="all signals read, fresh and complete", usable=usable)

@@ -19,7 +19,7 @@ from autoscaler.domain.decision import Decision
 from autoscaler.domain.load import Signal
 from autoscaler.domain.memory import Memory
 from autoscaler.domain.pool import Pool
-from autoscaler.engine.decide import decide
+from autoscaler.engine.decide import conclude, decide
 from autoscaler.lab.acting import Actor, Deeds
 from autoscaler.lab.looking import Looker
 from autoscaler.lab.result import Result
@@ -80,6 +80,7 @@ class Run:
         self._looker = Looker(world, signals)
         deeds = Deeds()
         self._actor = Actor(world, deeds)
+        self._decide = decide if options.keep else conclude  # nobody reads the sentence of one that is not kept
         self._tally = Tally(world, deeds, seed, keep=options.keep)
 
     def loop(self) -> None:
@@ -117,7 +118,7 @@ class Run:
         """One tick at the world's present instant."""
         world = self.world
         observation = self._looker.look(self.memory, self._actor.take_outcomes(), early=early)
-        decision = decide(self.pool, self._policies, self.memory, observation, calendar_at(observation.now))
+        decision = self._decide(self.pool, self._policies, self.memory, observation, calendar_at(observation.now))
         self.memory = decision.memory
         world.watch.follow(decision, world.now_s)
         self._looker.follow(decision)

@@ -36,6 +36,14 @@ from autoscaler.lab.settings import TelemetrySettings, TroubleKind
 from autoscaler.lab.troubles import Troubles
 
 _SOURCE: Final = "lab"
+# A name of this module is found many times faster than the attribute of an enum, and these are asked for in each tick.
+_GAP: Final = TroubleKind.TELEMETRY_GAP
+_FROZEN: Final = TroubleKind.TELEMETRY_FROZEN
+_ZERO: Final = TroubleKind.TELEMETRY_ZERO
+_PARTIAL: Final = TroubleKind.TELEMETRY_PARTIAL
+_OK: Final = ReadingState.OK
+_MEAN: Final = Kind.MEAN
+_QUEUE: Final = Signal.QUEUE_LENGTH
 _KINDS: Final = {
     Signal.QUEUE_LENGTH: Kind.TOTAL,
     Signal.RUNNING: Kind.TOTAL,
@@ -70,17 +78,17 @@ class Scrape:
         self._sums: list[float] = []
         self._asked: tuple[list[int], NDArray[np.int64]] = [], np.array([], dtype=np.int64)
         self._samples: deque[LoadSample] = deque()
-        self._known: dict[tuple[int, int], ReplicaLoad] = {}
+        self._known: dict[tuple[float, float], ReplicaLoad] = {}
         self._gate: deque[tuple[float, int, int]] = deque()  # when, requests and input tokens that had come by then
         self._counted = (0, 0)  # requests of which the tokens are summed, and their sum
         self.now_s = 0.0
 
     def sample(self, signals: frozenset[Signal], replicas: Sequence[ReplicaId]) -> LoadSample:
         """One look. Raises Unreachable when nothing can be known."""
-        if self._troubles.now(TroubleKind.TELEMETRY_GAP, self.now_s) is not None:
+        if self._troubles.now(_GAP, self.now_s) is not None:
             raise Unreachable("the telemetry source does not answer")
         at = Instant(START + self.now_s)
-        if self._troubles.now(TroubleKind.TELEMETRY_FROZEN, self.now_s) is not None and self._samples:
+        if self._troubles.now(_FROZEN, self.now_s) is not None and self._samples:
             return _retold(self._samples[-1], at)
         fresh = self._look(signals, replicas, at)
         self._samples.append(fresh)
@@ -100,7 +108,7 @@ class Scrape:
         )
         self._turn += 1
         sums, gauges = self._looks.sums, self._looks.gauges
-        if self._troubles.now(TroubleKind.TELEMETRY_ZERO, self.now_s) is not None:
+        if self._troubles.now(_ZERO, self.now_s) is not None:
             gauges[:] = 0.0
             kept = sums[[m.COVERED, m.OVER_S, m.SEEN]]
             sums[:] = 0.0
@@ -109,6 +117,7 @@ class Scrape:
         gate = self._at_gateway() if self._settings.gateway else None
         expected = len(replicas)
         readings = {one: self._reading(one, at, expected, gate) for one in sorted(signals)}
+        known = self._known
         loads = gauges[: len(answering)].tolist()
         told = self._sums[m.COVERED] > 0
         idleness = Idleness(
@@ -116,7 +125,7 @@ class Scrape:
         )
         return LoadSample(
             at=at, readings=readings, idleness=idleness,
-            replicas={one: self._load(int(a), int(b)) for one, (a, b) in zip(answering, loads, strict=True)},
+            replicas={one: known.get((a, b)) or self._load(a, b) for one, (a, b) in zip(answering, loads, strict=True)},
         )  # fmt: skip
 
     def _slots_of(self, replicas: list[ReplicaId]) -> NDArray[np.int64]:
@@ -134,17 +143,15 @@ class Scrape:
         self._looks.at[:] = before.at
 
     def _answering(self, replicas: Sequence[ReplicaId]) -> list[ReplicaId]:
-        partial = self._troubles.now(TroubleKind.TELEMETRY_PARTIAL, self.now_s)
+        partial = self._troubles.now(_PARTIAL, self.now_s)
         found = [one for one in replicas if one in self._slots]
         if partial is None:
             return found
         return [one for one in found if chance(self._seed, f"partial {one}").random() >= partial.share]
 
-    def _load(self, running: int, waiting: int) -> ReplicaLoad:
-        found = self._known.get((running, waiting))
-        if found is None:
-            found = self._known[running, waiting] = ReplicaLoad(running=float(running), waiting=float(waiting))
-        return found
+    def _load(self, running: float, waiting: float) -> ReplicaLoad:
+        made = self._known[running, waiting] = ReplicaLoad(running=running, waiting=waiting)
+        return made
 
     def _at_gateway(self) -> tuple[float, float]:
         """Requests and input tokens a second that came to the balancer over the window."""
@@ -165,7 +172,7 @@ class Scrape:
                 signal=signal, kind=Kind.TOTAL, state=ReadingState.OK, at=at, value=gate[_AT_GATEWAY[signal]],
                 window=Duration(self._settings.window_s), source="gateway",
             )  # fmt: skip
-        held = self._fleet.held if gate is not None and signal is Signal.QUEUE_LENGTH else 0
+        held = self._fleet.held if gate is not None and signal is _QUEUE else 0
         seen, covered = int(sums[m.SEEN]), int(sums[m.COVERED])
         here = seen if signal in _INSTANT else covered
         if here == 0 and not held:
@@ -178,10 +185,10 @@ class Scrape:
         if signal in _QUANTILES:
             return self._quantile(signal, at, expected)
         kind, value = _KINDS[signal], sums[_SUMS[signal]] + held
-        if kind is Kind.MEAN:
+        if kind is _MEAN:
             value /= max(1.0, sums[m.SEEN])
         return Reading(
-            signal=signal, kind=kind, state=ReadingState.OK, at=at, value=value, covered=here,
+            signal=signal, kind=kind, state=_OK, at=at, value=value, covered=here,
             expected=expected, window=Duration(0.0 if signal in _INSTANT else sums[m.OVER_S]), source=_SOURCE,
         )  # fmt: skip
 

@@ -7,7 +7,6 @@ Invariant: `now` never decreases and always moves on: when the wall clock is set
 
 import asyncio
 import time
-from datetime import UTC, datetime
 
 from autoscaler.domain.base import Duration, Instant
 from autoscaler.domain.decision import Calendar
@@ -32,4 +31,4 @@ class SystemClock:
 
 def calendar_at(now: Instant) -> Calendar:
     """The wall calendar that belongs to an instant: a function of its argument only, so a replay gets the same one."""
-    return Calendar(utc=datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"))
+    return Calendar(utc=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(now)))
