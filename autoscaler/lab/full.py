@@ -1,6 +1,6 @@
 """The full-speed run: the daemon's real loop, prober, executor and journal over the simulated world, in virtual time.
 
-It does what the fast loop does, some ten times slower, through the code that runs in production: what the two
+It does what the fast loop does, some five times slower, through the code that runs in production: what the two
 decide is compared tick by tick (tests/simulation/test_full_agrees_with_fast.py), and its records are the ledger's own.
 
 Does: put the runtime's parts and the simulated adapters together, and drive them to the end of the workload. Does not:
@@ -53,10 +53,14 @@ _TOLD_EVERY: Final = 20
 
 
 class Full(NamedTuple):
-    """What a full-speed run comes to: the same Result as the fast one's, and the ledger's records, oldest first."""
+    """What a full-speed run comes to: the same Result as the fast one's, and the ledger's records, oldest first.
+
+    `pool`: as the world has it, with which the records can be replayed.
+    """
 
     result: Result
     records: tuple[Record, ...]
+    pool: Pool
 
 
 class FullOptions(NamedTuple):
@@ -163,4 +167,4 @@ class _Run:
 
     def full(self, *, complete: bool) -> Full:
         """What the run came to so far."""
-        return Full(self._tally.result(complete=complete), tuple(self._ledger.records))
+        return Full(self._tally.result(complete=complete), tuple(self._ledger.records), self._world.pool)

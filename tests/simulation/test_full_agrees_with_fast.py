@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pytest
 
 from autoscaler.domain.base import Duration
-from autoscaler.domain.decision import Decision, Drain, Terminate
+from autoscaler.domain.decision import Decision, Drain, Record, Terminate
 from autoscaler.domain.load import Signal
 from autoscaler.domain.pool import Offer, Pool
 from autoscaler.lab.fast import Options, simulate
 from autoscaler.lab.full import simulate_full
+from autoscaler.lab.replay import replay
 from autoscaler.lab.settings import FrontSettings, TelemetrySettings, Trouble, TroubleKind, WorldSettings
 from autoscaler.lab.workload import Lengths, Tokens, Workload, from_counts
 from autoscaler.ports.policy import Policy
@@ -134,7 +135,7 @@ def assert_equal(one: Mapping[str, npt.NDArray[Any]], other: Mapping[str, npt.ND
 def test_every_decision_is_the_same(name: str, seed: int) -> None:
     case = CASES[name]
     fast = simulate(case.pool, case.policies, traffic(seed), case.world, seed, Options(keep=True))
-    full, records = simulate_full(case.pool, case.policies, traffic(seed), case.world, seed)
+    full, records, _ = simulate_full(case.pool, case.policies, traffic(seed), case.world, seed)
     for number, (one, record) in enumerate(zip(fast.decisions, records, strict=False)):
         assert one == record.decision, f"decision {number}: {one.sentence} | {record.decision.sentence}"
     assert len(fast.decisions) == len(records)
@@ -153,3 +154,13 @@ def test_same_seed_same_records_byte_by_byte() -> None:
     one, same, other = (msgspec.json.encode(records) for records in runs)
     assert one == same
     assert one != other
+
+
+def test_records_of_a_full_run_can_be_replayed() -> None:
+    case = CASES["gaps"]
+    full = simulate_full(case.pool, case.policies, traffic(1), case.world, 1)
+    kept = msgspec.json.decode(msgspec.json.encode(full.records), type=tuple[Record, ...])
+    again = [*replay(kept, full.pool, case.policies, other=False)]
+    assert [one.record.sequence for one in again if one.changes] == []
+    assert len(again) == len(full.records) > 100
+    assert any(one.changes for one in replay(kept, full.pool, (tracking(5.0),), other=True))
