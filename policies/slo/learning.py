@@ -28,7 +28,7 @@ _YOUNG: Final = 30
 _AIM: Final = 0.4
 _BAD_SHARE: Final = 0.5
 #: Headroom covers a share 1 - exp(-x) of the work: x with nothing missed, and what it grows by with all of the aim.
-_RISK_LEAST, _RISK_STEP, _RISK_MOST = 1.5, 1.5, 6.0
+_RISK_LEAST, _RISK_STEP, _RISK_MOST = 2.2, 1.2, 6.0
 #: A fall of the last minutes below this share of the last half hour is abrupt; for so long the load may come back at
 #: once.
 _FALL, _BACK, _HOLD_S = 0.3, 0.6, 3600.0
