@@ -141,10 +141,11 @@ class Slo:
         came = max(0.0, done + grew)
         minute = state.minute
         if units > 0 and now >= state.settled and tick.whole and tick.requests > 0:
-            # Latency is told when it is over: a tick is as bad as the highest load of the last few made it.
+            # Latency is told when it is over: of the last few loads the highest made a bad tick, the lowest a good one.
             state.borne = (*state.borne[-2:], (done + max(0.0, grew)) / units)
-            place = capacity.place_of(max(state.borne))
-            minute.seen += (place + (capacity.PLACES if self._is_bad(state, situation, tick) else 0),)
+            bad = self._is_bad(state, situation, tick)
+            place = capacity.place_of(max(state.borne) if bad else min(state.borne))
+            minute.seen += (place + (capacity.PLACES if bad else 0),)
         row = minute.row
         row.ticks += 1
         row.prompt += tick.prompt
