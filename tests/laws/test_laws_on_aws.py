@@ -32,9 +32,9 @@ SHAPES = (aws_pools(), aws_pools(zones=1), aws_pools(ports=2), aws_pools(zones=3
 PARTS, WORLDS = 8, 250
 #: What all worlds of one part must have reached together, so that nothing is proven by standing still.
 LEAST = {
-    "launch": 300, "admissions": 400, "scale_in": 40, "terminations": 80, "drained_empty": 40, "crash": 120,
+    "launch": 300, "admissions": 400, "scale_in": 25, "terminations": 80, "drained_empty": 40, "crash": 120,
     "calm_ends": 25, "failed_members": 20, "throttled": 20, "marks": 10, "drain_past_deadline": 3, "lost": 10,
-    "token_again": 10, "no_capacity": 10, "orphans_ended": 1,
+    "token_again": 10, "no_capacity": 4, "orphans_ended": 1,
 }  # fmt: skip
 
 
