@@ -129,12 +129,19 @@ def run_of(traffic: Traffic, cold_s: int, name: str, rung: int, start: int) -> R
 def told_of(traffic: Traffic) -> SourceTold:
     """What is run of a source, for the document."""
     source, hours = traffic.source, traffic.workload.duration_s / 3600.0
-    days = "all" if source.days is None else f"days {source.days[0] + 1:g} to {source.days[1]:g}"
     return SourceTold(
-        name=source.name, file=source.file, how=source.how, part=f"{days}, {hours / 2:.3g} h + {hours / 2:.3g} h",
-        scale=traffic.scale, requests=traffic.workload.requests, replica="4 x H100" if source.fast else "4 x A100",
+        name=source.name, file=source.file, how=source.how, scale=traffic.scale, requests=traffic.workload.requests,
+        part=f"{_days(source)}, {hours / 2:.2g} h + {hours / 2:.2g} h",
+        replica="4 x H100" if source.fast else "4 x A100",
         ttft_s=source.ttft_s, tick_s=tick_s(source), smooth=source.smooth,
     )  # fmt: skip
+
+
+def _days(source: Source) -> str:
+    if source.days is None:
+        return "all"
+    first, last = source.days[0] + 1, source.days[1]
+    return f"day {first:g}" if first == last else f"days {first:g} and {last:g}"
 
 
 def without(case: Case, names: frozenset[str]) -> Case:
