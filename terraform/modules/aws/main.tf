@@ -9,7 +9,7 @@ locals {
   listen_port = var.certificate_arn == null ? 80 : 443
 
   health_paths = {
-    vllm   = "/health", sglang = "/health", tgi = "/health", "llama.cpp" = "/health", nim = "/v1/health/ready",
+    vllm   = "/health", sglang = "/health", tgi = "/health", llama_cpp = "/health", nim = "/v1/health/ready",
     triton = "/v2/health/ready", torchserve = "/ping",
   }
   health_path = local.health_paths[var.preset]

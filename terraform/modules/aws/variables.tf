@@ -175,7 +175,7 @@ variable "model_port" {
 }
 
 variable "preset" {
-  description = "Model server: vllm, sglang, tgi, llama.cpp, triton, torchserve, nim."
+  description = "Model server: vllm, sglang, tgi, llama_cpp, triton, torchserve, nim."
   type        = string
   default     = "vllm"
 }
