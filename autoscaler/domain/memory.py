@@ -20,8 +20,8 @@ SCHEMA_VERSION: Final = 1
 class OpenLaunch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A launch that was saved and is not yet closed; sent again with the same token, never planned again.
 
-    `request`: the offer's frozen request. `sent`: whether an outcome was ever seen. `expires_at`: then the tag sweep
-    applies.
+    `request`: the offer's frozen request. `expires_at`: then the tag sweep applies. `resend_after`: it is not sent again
+    before; `unheard`: times in a row that it was throttled or nobody answered, which makes that wait longer.
     """
 
     token: Token
@@ -34,6 +34,7 @@ class OpenLaunch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: Instant
     accepted: bool = False
     resend_after: Instant = NEVER
+    unheard: int = 0
     withdrawn: bool = False
 
 

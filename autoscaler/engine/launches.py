@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -34,6 +35,10 @@ replace = msgspec.structs.replace
 #: A quota is lifted by people, not by waiting: its mark stands this many times longer than one for no capacity.
 QUOTA_MARK_FACTOR = 10
 
+#: The longest wait before a launch is sent again, as a part of the launch deadline.
+LONGEST_WAIT: Final = 0.2
+
+_UNHEARD: Final = frozenset({FaultKind.THROTTLED, FaultKind.UNREACHABLE})
 _TAKEN = (OutcomeStatus.DONE, OutcomeStatus.ACCEPTED)
 
 
@@ -122,16 +127,29 @@ def _settle_one(
             return
         facts: dict[str, str | float | int] = {"token": launch.token, "placement": launch.placement.key}
         book.alarms.append(Reason(code="launch_expired", facts=facts))
-        _count_failure(book, pool, launch.placement.offer, now, "no machine appeared before the launch deadline")
+        if not launch.unheard:  # what was never heard says nothing about the template (law 10)
+            _count_failure(book, pool, launch.placement.offer, now, "no machine appeared before the launch deadline")
         # A machine that comes late would be one too many: it is taken back, and counted until that is certain.
         kept = replace(launch, withdrawn=True, expires_at=after(now, pool.pace.launch_deadline))
     if outcome is not None and outcome.status in (OutcomeStatus.DONE, OutcomeStatus.ACCEPTED):
         kept = replace(kept, accepted=True)
     elif fault is not None:
-        wait = Duration(max(fault.retry_after_s, float(pool.pace.tick)))
-        kept = replace(kept, resend_after=after(now, wait))
+        kept = _waits(pool, kept, fault, now)
     book.open.append(kept)
     book.missing[launch.token] = missing
+
+
+def _waits(pool: Pool, launch: OpenLaunch, fault: Fault, now: Instant) -> OpenLaunch:
+    """When it is sent again: the wait doubles with each answer that is none, and is at least what was asked for.
+
+    A fifth of the launch deadline bounds it, so that a launch is tried some times before it expires. A Conflict is an
+    answer: what it waits for is looked at in the next tick.
+    """
+    unheard = launch.unheard + 1 if fault.kind in _UNHEARD else 0
+    grown = float(pool.pace.tick) * 2.0 ** max(0, min(unheard, 30) - 1)
+    bounded = max(float(pool.pace.tick), min(grown, float(pool.pace.launch_deadline) * LONGEST_WAIT))
+    wait = Duration(max(fault.retry_after_s, bounded))
+    return replace(launch, resend_after=after(now, wait), unheard=unheard)
 
 
 def _expires(pool: Pool, observation: Observation, launch: OpenLaunch) -> bool:

@@ -161,7 +161,7 @@ def test_a_file_that_was_broken_hides_no_daemon(shop: Any, daemon: Any) -> None:
         found = json.loads(shop(*command, "--json").out)
         assert found["live"] is True
         assert found["config_mistakes"][0].startswith("pools[0].capacity.min")
-    wrong = shop("explain", "lama")
+    wrong = shop("explain", "llamas")
     assert wrong.code == 2
     assert "allowed: llama" in wrong.err
     assert stop(process) == 0

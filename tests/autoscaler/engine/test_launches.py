@@ -100,6 +100,32 @@ def test_what_is_sent_again(launch: OpenLaunch, throttled: bool, in_flight: str,
     assert [type(one) for one in launches.resend(book, observation)] == sent
 
 
+@pytest.mark.parametrize(
+    ("unheard", "kind", "asked", "wait"),
+    [
+        (0, FaultKind.THROTTLED, 0.0, 15.0),
+        (1, FaultKind.THROTTLED, 0.0, 30.0),
+        (2, FaultKind.UNREACHABLE, 0.0, 60.0),
+        (40, FaultKind.UNREACHABLE, 0.0, 60.0),  # a fifth of the launch deadline
+        (1, FaultKind.THROTTLED, 90.0, 90.0),  # as long as was asked for, however long
+        (5, FaultKind.CONFLICT, 0.0, 15.0),  # an answer: what it waits for is looked at in the next tick
+    ],
+)
+def test_the_wait_before_a_launch_is_sent_again_doubles(
+    unheard: int, kind: FaultKind, asked: float, wait: float
+) -> None:
+    said = outcome(ORDER, OutcomeStatus.FAULT, Fault(kind=kind, detail="x", retry_after_s=asked))
+    (kept,) = settled(replace(OPEN, unheard=unheard), said).open
+    assert kept.resend_after - NOW == wait
+    assert kept.unheard == (0 if kind is FaultKind.CONFLICT else unheard + 1)
+
+
+def test_a_launch_that_nobody_heard_says_nothing_about_its_template() -> None:
+    book = settled(replace(EXPIRED, unheard=3))
+    assert (book.open[0].withdrawn, book.breakers) == (True, {})
+    assert settled(EXPIRED).breakers[OPEN.placement.offer].failures == 1
+
+
 def test_a_throttled_balancer_does_not_stop_launches() -> None:
     where = Endpoint(replica=rid("r1"), instance=a_machine().id, host="h", port=80)
     slow = Fault(kind=FaultKind.THROTTLED, detail="slow down", retry_after_s=60.0)
