@@ -20,7 +20,7 @@ SCHEMA_VERSION: Final = 1
 class OpenLaunch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A launch that was saved and is not yet closed; sent again with the same token, never planned again.
 
-    `request`: the offer's frozen request. `expires_at`: then the tag sweep applies. `resend_after`: it is not sent again
+    `request`: the offer's frozen request. `expires_at`: then the tag sweep applies. `resend_after`: not sent again
     before; `unheard`: times in a row that it was throttled or nobody answered, which makes that wait longer.
     """
 

@@ -36,7 +36,7 @@ replace = msgspec.structs.replace
 QUOTA_MARK_FACTOR = 10
 
 #: The longest wait before a launch is sent again, as a part of the launch deadline.
-LONGEST_WAIT: Final = 0.2
+LONGEST_WAIT: Final = 0.15
 
 _UNHEARD: Final = frozenset({FaultKind.THROTTLED, FaultKind.UNREACHABLE})
 _TAKEN = (OutcomeStatus.DONE, OutcomeStatus.ACCEPTED)
@@ -125,24 +125,31 @@ def _settle_one(
     if now >= launch.expires_at and _expires(pool, observation, launch):
         if launch.withdrawn:
             return
-        facts: dict[str, str | float | int] = {"token": launch.token, "placement": launch.placement.key}
-        book.alarms.append(Reason(code="launch_expired", facts=facts))
-        if not launch.unheard:  # what was never heard says nothing about the template (law 10)
-            _count_failure(book, pool, launch.placement.offer, now, "no machine appeared before the launch deadline")
-        # A machine that comes late would be one too many: it is taken back, and counted until that is certain.
-        kept = replace(launch, withdrawn=True, expires_at=after(now, pool.pace.launch_deadline))
+        kept = _taken_back(book, pool, launch, now)
     if outcome is not None and outcome.status in (OutcomeStatus.DONE, OutcomeStatus.ACCEPTED):
-        kept = replace(kept, accepted=True)
+        kept = replace(kept, accepted=True, unheard=0)
     elif fault is not None:
         kept = _waits(pool, kept, fault, now)
     book.open.append(kept)
     book.missing[launch.token] = missing
 
 
+def _taken_back(book: Launches, pool: Pool, launch: OpenLaunch, now: Instant) -> OpenLaunch:
+    """An expired launch: a machine that comes late would be one too many, and is counted until it is certain.
+
+    One that was never heard says nothing about its template (law 10).
+    """
+    facts: dict[str, str | float | int] = {"token": launch.token, "placement": launch.placement.key}
+    book.alarms.append(Reason(code="launch_expired", facts=facts))
+    if not launch.unheard:
+        _count_failure(book, pool, launch.placement.offer, now, "no machine appeared before the launch deadline")
+    return replace(launch, withdrawn=True, expires_at=after(now, pool.pace.launch_deadline))
+
+
 def _waits(pool: Pool, launch: OpenLaunch, fault: Fault, now: Instant) -> OpenLaunch:
     """When it is sent again: the wait doubles with each answer that is none, and is at least what was asked for.
 
-    A fifth of the launch deadline bounds it, so that a launch is tried some times before it expires. A Conflict is an
+    A part of the launch deadline bounds it, so that a launch is tried some times before it expires. A Conflict is an
     answer: what it waits for is looked at in the next tick.
     """
     unheard = launch.unheard + 1 if fault.kind in _UNHEARD else 0

@@ -6,7 +6,7 @@ from autoscaler.domain.base import Instant, Token
 from autoscaler.domain.decision import Drain, Launch, Outcome, OutcomeStatus, Withdraw
 from autoscaler.domain.faults import Fault, FaultKind
 from autoscaler.domain.memory import Breaker, OpenLaunch
-from autoscaler.domain.pool import Placement
+from autoscaler.domain.pool import Pace, Placement
 from autoscaler.domain.replica import ComputeView, Endpoint, LaunchState, LaunchStatus
 from autoscaler.engine import launches
 from tests.support.builders import NOW, a_machine, a_memory, a_pool, an_observation, decided, in_service, replace, rid
@@ -105,8 +105,8 @@ def test_what_is_sent_again(launch: OpenLaunch, throttled: bool, in_flight: str,
     [
         (0, FaultKind.THROTTLED, 0.0, 15.0),
         (1, FaultKind.THROTTLED, 0.0, 30.0),
-        (2, FaultKind.UNREACHABLE, 0.0, 60.0),
-        (40, FaultKind.UNREACHABLE, 0.0, 60.0),  # a fifth of the launch deadline
+        (2, FaultKind.UNREACHABLE, 0.0, 45.0),
+        (40, FaultKind.UNREACHABLE, 0.0, 45.0),  # a part of the launch deadline
         (1, FaultKind.THROTTLED, 90.0, 90.0),  # as long as was asked for, however long
         (5, FaultKind.CONFLICT, 0.0, 15.0),  # an answer: what it waits for is looked at in the next tick
     ],
@@ -115,7 +115,8 @@ def test_the_wait_before_a_launch_is_sent_again_doubles(
     unheard: int, kind: FaultKind, asked: float, wait: float
 ) -> None:
     said = outcome(ORDER, OutcomeStatus.FAULT, Fault(kind=kind, detail="x", retry_after_s=asked))
-    (kept,) = settled(replace(OPEN, unheard=unheard), said).open
+    memory, pool = a_memory(launches=(replace(OPEN, unheard=unheard),)), replace(a_pool(), pace=Pace())
+    (kept,) = launches.settle(pool, memory, an_observation(outcomes=(said,))).open
     assert kept.resend_after - NOW == wait
     assert kept.unheard == (0 if kind is FaultKind.CONFLICT else unheard + 1)
 
