@@ -48,7 +48,7 @@ class Inline(Account):
     """An account whose calls are made where they are asked for: in virtual time a thread would never be waited for."""
 
     @override
-    async def _run(self, operation: str, work: Callable[[], T]) -> T:
+    async def _run(self, service: str, operation: str, work: Callable[[], T]) -> T:
         return self._told(operation, work)
 
 

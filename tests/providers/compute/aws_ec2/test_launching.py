@@ -19,7 +19,7 @@ from autoscaler.domain.faults import (
     Unreachable,
 )
 from autoscaler.domain.replica import LaunchStatus
-from providers._shared import aws
+from providers._shared import aws, aws_clients
 from providers._shared.aws import fault_of
 from providers.compute.aws_ec2.orders import client_token, run_instances
 from tests.support.aws_ec2_world import World, ids, opened, order
@@ -165,7 +165,7 @@ async def test_a_call_that_hangs_ends_within_the_socket_timeout(world: World, mo
         writer.close()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    monkeypatch.setattr(aws, "READ_S", 0.2)
+    monkeypatch.setattr(aws_clients, "READ_S", 0.2)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     account = aws.Account("us-east-1")
     with pytest.raises(Unreachable, match="ReadTimeoutError"):
